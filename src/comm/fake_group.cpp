@@ -30,14 +30,15 @@ class FakeGroup final : public ProcessGroup {
  public:
   using Members = std::shared_ptr<const std::vector<int>>;
 
-  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder, int ranks_sharing_memory)
+  /// @param nodes  of the ranks that `members` names
+  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder, Members nodes)
       : ProcessGroup(rank, static_cast<int>(members->size()), std::move(name)),
         members_(std::move(members)),
         calls_(recorder),
-        ranks_sharing_memory_(ranks_sharing_memory) {}
+        nodes_(std::move(nodes)) {}
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
-    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_, ranks_sharing_memory_);
+    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_, nodes_);
   }
   std::unique_ptr<ProcessGroup> split(int /*color*/, int /*key*/, std::string name) override {
     throw ConfigError(
@@ -46,8 +47,8 @@ class FakeGroup final : public ProcessGroup {
   }
   [[nodiscard]] double busy_ms() const override { return 0; }
   [[nodiscard]] bool shares_memory() const override {
-    if (ranks_sharing_memory_ == 0 || num_ranks() == 1) return false;
-    const auto node_of = [&](int member) { return member / ranks_sharing_memory_; };
+    if (nodes_->empty() || num_ranks() == 1) return false;
+    const auto node_of = [&](int member) { return (*nodes_)[static_cast<std::size_t>(member)]; };
     return std::ranges::all_of(*members_, [&](int member) { return node_of(member) == node_of(members_->front()); });
   }
   SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
@@ -65,7 +66,7 @@ class FakeGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name) override {
     auto of_first = std::make_shared<std::vector<int>>();
     for (const int member : members) of_first->push_back((*members_)[static_cast<std::size_t>(member)]);
-    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_, ranks_sharing_memory_);
+    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_, nodes_);
   }
 
   // The accesses are those of a real collective, for the checking stream.
@@ -109,16 +110,17 @@ class FakeGroup final : public ProcessGroup {
 
   Members members_;
   FakeRecorder* calls_;
-  int ranks_sharing_memory_;
+  Members nodes_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, int ranks_sharing_memory) {
+std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, std::vector<int> nodes) {
   require<ConfigError>(num_ranks >= 1, "a fake group of {} ranks; expected at least one", num_ranks);
   auto members = std::make_shared<std::vector<int>>(static_cast<std::size_t>(num_ranks));
   std::iota(members->begin(), members->end(), 0);
-  return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder, ranks_sharing_memory);
+  return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder,
+                                     std::make_shared<const std::vector<int>>(std::move(nodes)));
 }
 
 }  // namespace mica

@@ -39,6 +39,13 @@ class CpuPool final : public Pool {
   /// @param like  whose memory its addresses stand for
   explicit CpuPool(DeviceKind like) : is_dry_(true), is_gpu_(like == DeviceKind::cuda) {}
 
+  [[nodiscard]] DeviceKind device() const override { return is_gpu_ ? DeviceKind::cuda : DeviceKind::cpu; }
+  [[nodiscard]] DeviceKind device_of(const void* data) const override {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    const bool is_here = std::ranges::any_of(arenas_, [&](const auto& arena) { return arena->contains(address); });
+    return is_here ? device() : DeviceKind::cpu;
+  }
+
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
     Arena* arena = nullptr;

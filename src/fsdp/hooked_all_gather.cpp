@@ -60,32 +60,6 @@ std::vector<HookedAllGather::Part> HookedAllGather::make_parts(ConstTensorView m
   return parts;
 }
 
-HookedGatherSizes HookedAllGather::sizes(DType dtype) const {
-  HookedGatherSizes sizes;
-  for (std::size_t i = 0; i < layout_.parameters().size(); ++i) {
-    const std::int64_t numel = layout_.cut(i).numel;
-    const auto hooks = hooks_.find(i);
-    if (hooks == hooks_.end()) {
-      sizes.plain += numel * dtype_bytes(dtype);
-      sizes.sent += aligned(numel * dtype_bytes(dtype));
-      continue;
-    }
-    require<ConfigError>(hooks->second.sizes != nullptr,
-                         "the memory of unit {} cannot be planned: the all-gather hooks of parameter {} do not tell what they "
-                         "send and allocate; set AllGatherHooks::sizes",
-                         unit_name_, layout_.parameters()[i].name);
-    const AllGatherHooks::Sizes own = hooks->second.sizes(numel, layout_.shard_size(), dtype);
-    std::int64_t inputs = 0;
-    for (const std::int64_t bytes : own.input_bytes) {
-      inputs += bytes;
-      sizes.sent += aligned(bytes);
-    }
-    sizes.inputs += inputs;
-    sizes.unpack = std::max(sizes.unpack, inputs * layout_.shard_size() + own.post_bytes);
-  }
-  return sizes;
-}
-
 void HookedAllGather::check_agreement(const std::vector<Part>& parts, DType dtype) {
   // Ranks with other sizes would wait in the collective for bytes that never come.
   std::vector<std::int64_t> bytes(layout_.parameters().size(), 0);

@@ -21,9 +21,6 @@ class HookedAllGather {
 
   void set(std::size_t parameter, AllGatherHooks hooks) { hooks_[parameter] = std::move(hooks); }
 
-  /// @throws ConfigError: see UnitStorage::hooked_gather_sizes().
-  [[nodiscard]] HookedGatherSizes sizes(DType dtype) const;
-
   /// @param master [P] f32.  @param unsharded [U], written on the unshard stream.
   /// @throws Error on all ranks if the ranks' inputs differ in size in the first call of a dtype; on this rank if its sizes change
   ///         in a later call.

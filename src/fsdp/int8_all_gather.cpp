@@ -55,12 +55,8 @@ void receive_bits(const AllGatherHooks::PostArgs& args) {
   args.kernels.copy(args.stream, wide, args.parameter.reshaped({n}));
 }
 
-AllGatherHooks::Sizes sizes_of(std::int64_t shard_numel, int shard_size, DType) {
-  return {.input_bytes = {shard_numel, dtype_bytes(DType::f32)}, .post_bytes = shard_numel * shard_size * dtype_bytes(DType::f32)};
-}
-
 }  // namespace
 
-AllGatherHooks int8_all_gather() { return {.pre = send_bits, .post = receive_bits, .sizes = sizes_of}; }
+AllGatherHooks int8_all_gather() { return {.pre = send_bits, .post = receive_bits}; }
 
 }  // namespace mica::fsdp

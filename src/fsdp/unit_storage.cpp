@@ -177,11 +177,6 @@ void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGather
   hooked_->set(index, std::move(hooks));
 }
 
-std::optional<HookedGatherSizes> UnitStorage::hooked_gather_sizes() const {
-  if (!hooked_) return std::nullopt;
-  return hooked_->sizes(param_dtype_);
-}
-
 // --- parameters ----------------------------------------------------------------------------------------------------
 
 void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {

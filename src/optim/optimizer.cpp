@@ -197,7 +197,8 @@ std::int64_t Optimizer::workspace_numel() const {
 }
 
 Tensor Optimizer::allocate_workspace(Pool& pool, Stream& stream) const {
-  return {pool.allocate(workspace_bytes(), MemoryRole::workspace, stream), Shape{workspace_numel()}, DType::f32};
+  const std::int64_t numel = workspace_numel();
+  return {pool.allocate(numel * dtype_bytes(DType::f32), MemoryRole::workspace, stream), Shape{numel}, DType::f32};
 }
 
 void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream) {

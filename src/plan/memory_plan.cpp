@@ -2,104 +2,48 @@
 #include "mica/plan/memory_plan.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace mica::plan {
-namespace {
 
-/// Counts as a pool does.
-class MemoryMeter final : public WalkVisitor {
- public:
-  void allocate(MemoryRole role, std::int64_t bytes) override {
-    now_.by_role[static_cast<std::size_t>(role)] += bytes;
-    note(now_);
-  }
-  void free(MemoryRole role, std::int64_t bytes) override { now_.by_role[static_cast<std::size_t>(role)] -= bytes; }
-  void stretch(const Stretch& stretch) override {
-    note(with(stretch.peak));
-    note_role(MemoryRole::activation, stretch.activation_peak);
-    note_role(MemoryRole::workspace, stretch.workspace_peak);
-    now_ = with(stretch.end);
-    note(now_);
-  }
-  void collective(const CollectiveUse&) override {}
+MemoryMeter::MemoryMeter(Pool& pool) : pool_(pool) { pool_.reset_peak(); }
 
-  [[nodiscard]] const MemoryPoint& now() const { return now_; }
-  /// The highest total since the last call.
-  [[nodiscard]] MemoryPoint take_peak() { return std::exchange(peak_, now_); }
-  [[nodiscard]] const BytesByRole& peak_by_role() const { return peak_by_role_; }
-  [[nodiscard]] std::int64_t highest_total() const { return highest_total_; }
-
- private:
-  [[nodiscard]] MemoryPoint with(const Moment& moment) const {
-    MemoryPoint point = now_;
-    point.by_role[static_cast<std::size_t>(MemoryRole::activation)] = moment.activation;
-    point.by_role[static_cast<std::size_t>(MemoryRole::workspace)] = moment.workspace;
-    return point;
-  }
-  void note(const MemoryPoint& point) {
-    const std::int64_t total = point.total();
-    if (total > peak_.total()) peak_ = point;
-    highest_total_ = std::max(highest_total_, total);
-    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
-      note_role(static_cast<MemoryRole>(role), point.by_role[role]);
-    }
-  }
-  void note_role(MemoryRole role, std::int64_t bytes) {
-    std::int64_t& peak = peak_by_role_[static_cast<std::size_t>(role)];
-    peak = std::max(peak, bytes);
-  }
-
-  MemoryPoint now_, peak_;
-  BytesByRole peak_by_role_{};
-  std::int64_t highest_total_ = 0;
-};
-
-void keep_higher(MemoryPoint& highest, const MemoryPoint& point) {
-  if (point.total() > highest.total()) highest = point;
+MemoryLevel MemoryMeter::now() const {
+  const MemoryStats& stats = pool_.stats();
+  return {.total = stats.current, .by_role = stats.current_by_role};
 }
 
-StepMemory measure_step(StepWalk& walk, MemoryMeter& meter, const StepSpec& spec) {
-  StepMemory step;
-  step.start = meter.now();
-  static_cast<void>(meter.take_peak());
-  walk.on_backward = [&] { keep_higher(step.forward_peak, meter.take_peak()); };
-  for (int i = 0; i < spec.micro_batches; ++i) {
-    walk.micro_batch(!spec.no_sync || i + 1 == spec.micro_batches);
-    keep_higher(step.backward_peak, meter.take_peak());
-  }
-  step.after_backward = meter.now();
-  walk.optimizer_step();
-  step.optimizer_peak = meter.take_peak();
-  step.after_step = meter.now();
-  walk.zero_grad();
-  step.after_zero_grad = meter.now();
-  return step;
+MemoryLevel MemoryMeter::take_peak() {
+  keep_peaks();
+  const MemoryStats& stats = pool_.stats();
+  const MemoryLevel peak{.total = stats.peak, .by_role = stats.peak_by_role};
+  pool_.reset_peak();
+  return peak;
 }
 
-}  // namespace
+MemoryStats MemoryMeter::stats() {
+  keep_peaks();
+  MemoryStats stats = pool_.stats();
+  stats.peak = highest_.peak;
+  stats.reserved_peak = highest_.reserved_peak;
+  stats.peak_by_role = highest_.peak_by_role;
+  return stats;
+}
 
-std::int64_t MemoryPoint::total() const { return std::accumulate(by_role.begin(), by_role.end(), std::int64_t{0}); }
-
-MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile) {
-  MemoryMeter meter;
-  StepWalk walk(units, spec, profile, meter);
-  meter.allocate(MemoryRole::snapshot, spec.snapshot_bytes);
-  walk.initialize();
-  MemoryPlan plan;
-  plan.first_step = measure_step(walk, meter, spec);
-  plan.later_step = measure_step(walk, meter, spec);
-  plan.peak = meter.highest_total();
-  plan.peak_by_role = meter.peak_by_role();
-  for (const UnitSpec& unit : units) {
-    const std::int64_t bytes_per_element = dtype_bytes(DType::f32) + (unit.is_trainable ? spec.state_bytes_per_element : 0);
-    if (unit.offloads_masters()) plan.offloaded += unit.shard_numel * bytes_per_element;
-    if (unit.offloads_grads() && unit.is_trainable) plan.offloaded += unit.sharded_grad_bytes();
+void MemoryMeter::keep_peaks() {
+  const MemoryStats& stats = pool_.stats();
+  highest_.peak = std::max(highest_.peak, stats.peak);
+  highest_.reserved_peak = std::max(highest_.reserved_peak, stats.reserved_peak);
+  for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+    highest_.peak_by_role[role] = std::max(highest_.peak_by_role[role], stats.peak_by_role[role]);
   }
-  return plan;
+}
+
+void keep_higher(MemoryLevel& highest, const MemoryLevel& level) {
+  if (level.total > highest.total) highest = level;
 }
 
 // --- printing --------------------------------------------------------------------------------------------------------
@@ -113,36 +57,35 @@ std::string format_bytes(std::int64_t bytes) {
   return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, kUnits[unit]);
 }
 
-std::string format_memory_plan(const MemoryPlan& plan) {
-  const StepMemory& step = plan.later_step;
-  const std::array<std::pair<std::string_view, const MemoryPoint*>, 6> columns{{{"step begins", &step.start},
+std::string format_memory_plan(const StepMemory& step, std::int64_t peak, std::int64_t offloaded) {
+  const std::array<std::pair<std::string_view, const MemoryLevel*>, 6> columns{{{"step begins", &step.start},
                                                                                 {"forward peak", &step.forward_peak},
                                                                                 {"backward peak", &step.backward_peak},
                                                                                 {"after backward", &step.after_backward},
                                                                                 {"optimizer peak", &step.optimizer_peak},
-                                                                                {"step ends", &step.after_zero_grad}}};
+                                                                                {"step ends", &step.end}}};
   std::string text = fmt::format("{:<20}", "memory of one rank");
-  for (const auto& [title, point] : columns) text += fmt::format(" {:>14}", title);
+  for (const auto& [title, level] : columns) text += fmt::format(" {:>14}", title);
   text += '\n';
   const auto add_row = [&](std::string_view name, auto&& bytes_of) {
     text += fmt::format("{:<20}", name);
-    for (const auto& [title, point] : columns) {
-      const std::int64_t bytes = bytes_of(*point);
+    for (const auto& [title, level] : columns) {
+      const std::int64_t bytes = bytes_of(*level);
       text += fmt::format(" {:>14}", bytes == 0 ? "-" : format_bytes(bytes));
     }
     text += '\n';
   };
   for (std::size_t i = 0; i < kNumMemoryRoles; ++i) {
-    if (plan.peak_by_role[i] == 0) continue;
-    add_row(memory_role_name(static_cast<MemoryRole>(i)), [i](const MemoryPoint& point) { return point.by_role[i]; });
+    if (std::ranges::all_of(columns, [&](const auto& column) { return column.second->by_role[i] == 0; })) continue;
+    add_row(memory_role_name(static_cast<MemoryRole>(i)), [i](const MemoryLevel& level) { return level.by_role[i]; });
   }
-  add_row("total", [](const MemoryPoint& point) { return point.total(); });
-  const std::int64_t last = std::max({step.forward_peak.total(), step.backward_peak.total(), step.optimizer_peak.total()});
-  const std::string_view where = last == step.backward_peak.total()  ? "backward"
-                                 : last == step.forward_peak.total() ? "forward"
-                                                                     : "the optimizer's step";
-  text += fmt::format("peak {} ({} bytes), in {}\n", format_bytes(plan.peak), plan.peak, where);
-  if (plan.offloaded > 0) text += fmt::format("in the offload tier {} more\n", format_bytes(plan.offloaded));
+  add_row("total", [](const MemoryLevel& level) { return level.total; });
+  const std::int64_t last = std::max({step.forward_peak.total, step.backward_peak.total, step.optimizer_peak.total});
+  const std::string_view where = last == step.backward_peak.total  ? "backward"
+                                 : last == step.forward_peak.total ? "forward"
+                                                                   : "the optimizer's step";
+  text += fmt::format("peak {} ({} bytes), in {}\n", format_bytes(peak), peak, where);
+  if (offloaded > 0) text += fmt::format("in the offload tier {} more\n", format_bytes(offloaded));
   return text;
 }
 

@@ -36,12 +36,18 @@ struct StepRecorder::State {
     record.ops.push_back(op);
     return static_cast<std::int32_t>(record.ops.size() - 1);
   }
+  std::int32_t index_of(const std::string& group) {
+    const auto found = std::ranges::find(record.groups, group);
+    const auto index = static_cast<std::int32_t>(found - record.groups.begin());
+    if (found == record.groups.end()) record.groups.push_back(group);
+    return index;
+  }
   GroupShape shape_of(const std::shared_ptr<const std::vector<int>>& of) {
     const auto [found, is_new] = shapes.try_emplace(of.get());
     if (!is_new) return found->second;
     members.push_back(of);  // kept alive, so that its address is not reused
     std::map<int, int> on_node;
-    for (const int rank : *of) ++on_node[rank / options.ranks_per_node];
+    for (const int rank : *of) ++on_node[options.nodes[static_cast<std::size_t>(rank)]];
     GroupShape& shape = found->second;
     shape.num_ranks = static_cast<int>(of->size());
     shape.num_nodes = static_cast<int>(on_node.size());
@@ -117,6 +123,7 @@ class RecordingStream final : public Stream {
       op.bytes = call.bytes;
       op.collective = call.kind;
       op.group = state.shape_of(call.members);
+      op.group_name = state.index_of(call.group);
     } else {
       const std::string_view name = what;
       if (!only_orders(name)) {
@@ -154,10 +161,8 @@ class RecordingStream final : public Stream {
 }  // namespace
 
 StepRecorder::StepRecorder(RecorderOptions options) : state_(std::make_shared<State>()) {
-  require<ConfigError>(options.num_ranks >= 1 && options.ranks_per_node >= 1,
-                       "a dry device has {} ranks, {} per node, expected at least "
-                       "one of each",
-                       options.num_ranks, options.ranks_per_node);
+  require<ConfigError>(options.rank >= 0 && options.rank < std::ssize(options.nodes), "a dry device is rank {} of {}", options.rank,
+                       options.nodes.size());
   state_->options = std::move(options);
   state_->calls.on_call = [state = state_.get()](const FakeCall& call, Stream& stream) { state->stage(call, stream); };
 }
@@ -179,7 +184,8 @@ std::unique_ptr<Pool> StepRecorder::make_pool() {
 
 std::unique_ptr<ProcessGroup> StepRecorder::make_world() {
   const RecorderOptions& options = state_->options;
-  return make_fake_group(0, options.num_ranks, &state_->calls, options.shares_memory ? options.ranks_per_node : 0);
+  return make_fake_group(options.rank, static_cast<int>(options.nodes.size()), &state_->calls,
+                         options.shares_memory ? options.nodes : std::vector<int>{});
 }
 
 std::vector<ProductShape>* StepRecorder::products() { return &state_->products; }
@@ -197,7 +203,7 @@ void StepRecorder::mark() { state_->add({.kind = RecordedOp::Kind::mark, .what =
 StepRecord StepRecorder::take() {
   state_->keeps = false;
   StepRecord taken = std::move(state_->record);
-  state_->record = {.streams = taken.streams, .ops = {}, .products = {}};
+  state_->record = {.streams = taken.streams, .groups = taken.groups, .ops = {}, .products = {}};
   return taken;
 }
 

@@ -2,8 +2,6 @@
 #include "mica/plan/volume.hpp"
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,69 +10,45 @@
 namespace mica::plan {
 namespace {
 
-std::string_view axis_name(Axis axis) {
-  switch (axis) {
-    case Axis::shard:
-      return "shard";
-    case Axis::neighbours:
-      return "neighbours";
-    case Axis::replicate:
-      return "replicate";
-    case Axis::world:
-      return "world";
-  }
-  return "?";
+std::int64_t sent_by(const RecordedOp& op) {
+  const std::int64_t ways = op.collective == Collective::all_reduce ? 2 : 1;
+  return ways * op.bytes * (op.group.num_ranks - 1) / op.group.num_ranks;
 }
-
-std::int64_t sent_by(const CollectiveUse& use) {
-  const std::int64_t ways = use.kind == Collective::all_reduce ? 2 : 1;
-  return ways * use.bytes * (use.num_ranks - 1) / use.num_ranks;
-}
-
-class VolumeMeter final : public WalkVisitor {
- public:
-  void allocate(MemoryRole, std::int64_t) override {}
-  void free(MemoryRole, std::int64_t) override {}
-  void stretch(const Stretch&) override {}
-  void collective(const CollectiveUse& use) override {
-    auto found = std::ranges::find_if(volumes_, [&](const AxisVolume& v) { return v.kind == use.kind && v.axis == use.axis; });
-    if (found == volumes_.end()) {
-      found = volumes_.insert(found, {.kind = use.kind, .axis = use.axis, .num_ranks = use.num_ranks});
-    }
-    ++found->calls;
-    found->bytes += use.bytes;
-    found->sent_bytes += sent_by(use);
-  }
-  [[nodiscard]] std::vector<AxisVolume> take() { return std::move(volumes_); }
-
- private:
-  std::vector<AxisVolume> volumes_;
-};
 
 }  // namespace
 
-std::vector<AxisVolume> volume_of_step(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile) {
-  VolumeMeter meter;
-  StepWalk walk(units, spec, profile, meter);
-  for (int i = 0; i < spec.micro_batches; ++i) walk.micro_batch(!spec.no_sync || i + 1 == spec.micro_batches);
-  walk.optimizer_step();
-  return meter.take();
+std::vector<CollectiveVolume> volume_of(const StepRecord& record, int step) {
+  std::vector<CollectiveVolume> volumes;
+  int at = 0;
+  for (const RecordedOp& op : record.ops) {
+    if (op.kind == RecordedOp::Kind::mark) ++at;
+    if (at != step || op.kind != RecordedOp::Kind::collective || op.bytes == 0) continue;
+    const std::string& group = record.groups[static_cast<std::size_t>(op.group_name)];
+    auto found = std::ranges::find_if(volumes, [&](const CollectiveVolume& v) { return v.kind == op.collective && v.group == group; });
+    if (found == volumes.end()) {
+      found = volumes.insert(found, {.kind = op.collective, .group = group, .num_ranks = op.group.num_ranks});
+    }
+    ++found->calls;
+    found->bytes += op.bytes;
+    found->sent_bytes += sent_by(op);
+  }
+  return volumes;
 }
 
-std::int64_t total_sent_bytes(const std::vector<AxisVolume>& volumes) {
+std::int64_t total_sent_bytes(const std::vector<CollectiveVolume>& volumes) {
   std::int64_t bytes = 0;
-  for (const AxisVolume& volume : volumes) bytes += volume.sent_bytes;
+  for (const CollectiveVolume& volume : volumes) bytes += volume.sent_bytes;
   return bytes;
 }
 
-std::string format_volume(const std::vector<AxisVolume>& volumes) {
+std::string format_volume(const std::vector<CollectiveVolume>& volumes) {
   if (volumes.empty()) return "no communication\n";
-  std::string text = fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "a step sends", "axis", "ranks", "calls", "sent by a rank");
-  for (const AxisVolume& v : volumes) {
-    text += fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", collective_name(v.kind), axis_name(v.axis), v.num_ranks, v.calls,
+  std::string text = fmt::format("{:<16} {:<22} {:>6} {:>8} {:>14}\n", "a step sends", "group", "ranks", "calls", "sent by a rank");
+  for (const CollectiveVolume& v : volumes) {
+    text += fmt::format("{:<16} {:<22} {:>6} {:>8} {:>14}\n", collective_name(v.kind), v.group, v.num_ranks, v.calls,
                         format_bytes(v.sent_bytes));
   }
-  text += fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "total", "", "", "", format_bytes(total_sent_bytes(volumes)));
+  text += fmt::format("{:<16} {:<22} {:>6} {:>8} {:>14}\n", "total", "", "", "", format_bytes(total_sent_bytes(volumes)));
   return text;
 }
 

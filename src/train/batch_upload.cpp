@@ -13,7 +13,7 @@ constexpr std::int64_t kAlignment = 64;  // of each tensor in page-locked memory
 void BatchUpload::stage(nn::Context& context, const fsdp::DeviceMesh& device_mesh, data::Batch& batch) {
   staged_.clear();
   for (data::BatchTensor& tensor : batch.tensors) staged_.push_back(tensor.view());
-  if (device_mesh.device() == DeviceKind::cpu) return;
+  if (context.pool.device() == DeviceKind::cpu) return;
 
   std::int64_t bytes = 0;
   for (const TensorView& tensor : staged_) bytes += round_up(tensor.bytes(), kAlignment);

@@ -12,6 +12,14 @@
 #include "mica/tensor/fetch.hpp"
 
 namespace mica::train {
+namespace {
+
+void end(StepPhase phase, const AfterPhase& after) {
+  if (after) after(phase);
+}
+
+}  // namespace
+
 StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan, int data_rank)
     : model_(model),
       plan_(plan),
@@ -25,7 +33,7 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Da
   model.context.kernels.fill(model.context.compute, dloss_, grad_weight_);
 }
 
-StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
+StepFigures StepRunner::run(std::int64_t step, double lr, const AfterPhase& after) {
   nn::Context& context = model_.context;
   context.training = true;
   context.step = static_cast<std::uint64_t>(step);
@@ -34,7 +42,7 @@ StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
   figures.losses = context.make({plan_.accumulation}, DType::f32, MemoryRole::workspace);
   const Tensor dloss = model_.scaler ? model_.scaler->scaled(grad_weight_) : dloss_;
   if (model_.in_backward) model_.in_backward->begin_step(lr);
-  run_passes(step, dloss, figures.losses, times);
+  run_passes(step, dloss, figures.losses, after);
   if (model_.in_backward) {
     // Every unit has been stepped in backward, and its gradient freed.
   } else if (model_.scaler) {
@@ -42,25 +50,25 @@ StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
   } else {
     update(step, lr, figures);
   }
-  end_phase("first optimizer step", times);
+  end(StepPhase::update, after);
   model_.root->zero_grad();
   batches_.read_ahead(step + 1);
   return figures;
 }
 
-void StepRunner::run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, StartTimes* times) {
+void StepRunner::run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, const AfterPhase& after) {
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
     nn::Tensors batch = batches_.load(step, round);
-    end_phase("first batch", times);
-    run_round(std::move(batch), dloss, losses.slice(round, 1), times);
+    end(StepPhase::batch, after);
+    run_round(std::move(batch), dloss, losses.slice(round, 1), after);
   }
   if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
 }
 
 void StepRunner::repeat_passes(std::int64_t step) {
   const Tensor losses = model_.context.make({plan_.accumulation}, DType::f32, MemoryRole::workspace);
-  run_passes(step, dloss_, losses, nullptr);
+  run_passes(step, dloss_, losses, {});
 }
 
 void StepRunner::update(std::int64_t step, double lr, StepFigures& figures) {
@@ -94,20 +102,14 @@ void StepRunner::step_optimizer(const optim::StepArgs& args) {
   if (is_timed) optimizer_time_.stop(compute);
 }
 
-void StepRunner::end_phase(const char* phase, StartTimes* times) const {
-  if (times == nullptr) return;
-  model_.context.compute.synchronize();
-  times->end(phase);
-}
-
-void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, StartTimes* times) {
+void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, const AfterPhase& after) {
   nn::Context& context = model_.context;
   nn::Record record;
   const nn::Tensors ys = model_.module->forward(context, std::move(batch), &record);
-  end_phase("first forward", times);
+  end(StepPhase::forward, after);
   model_.module->backward(context, std::move(record), {dloss});
   context.kernels.copy(context.compute, ys[0], loss);
-  end_phase("first backward", times);
+  end(StepPhase::backward, after);
 }
 
 namespace {

@@ -39,6 +39,21 @@ std::vector<TaggedValue> tagged_values(const StepMetrics& m) {
   return values;
 }
 
+/// A phase of the first step, for StartTimes.
+std::string_view name_of_first(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::batch:
+      return "first batch";
+    case StepPhase::forward:
+      return "first forward";
+    case StepPhase::backward:
+      return "first backward";
+    case StepPhase::update:
+      return "first optimizer step";
+  }
+  return "?";
+}
+
 }  // namespace
 
 void Trainer::open_metrics() {
@@ -161,7 +176,11 @@ StepFigures Trainer::run_step(std::int64_t step, double lr) {
     products_.clear();
     device_.kernels->record_products(&products_);
   }
-  StepFigures figures = runner_->run(step, lr, tells ? &times_ : nullptr);
+  const AfterPhase time_phase = [this](StepPhase phase) {
+    device_.device_mesh->compute().synchronize();
+    times_.end(name_of_first(phase));
+  };
+  StepFigures figures = runner_->run(step, lr, tells ? time_phase : AfterPhase());
   if (records) device_.kernels->record_products(nullptr);
   if (!tells) return figures;
   const ProductsMade made = products_made(*device_.kernels);

@@ -171,7 +171,8 @@ void Trainer::print_start(IniKeys keys) const {
                  dtype_name(param_dtype));
   }
   logger_.info("{}", model_.root->describe());
-  logger_.info("memory plan, per rank\n{}", plan::format_memory_plan(start_plan_.memory));
+  logger_.info("memory plan, per rank\n{}",
+               plan::format_memory_plan(start_plan_.step_memory, start_plan_.memory.peak, start_plan_.offload_peak));
   if (device_.mesh->world_size() > 1) logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
 }
 

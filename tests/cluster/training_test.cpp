@@ -77,7 +77,7 @@ std::int64_t planned_bytes(const std::string& output) {
   for (std::string line; std::getline(lines, line);) {
     if (std::regex_search(line, match, kUnit)) elements_per_rank += std::stoll(match[1]);
   }
-  static const std::regex kSent("all_reduce +replicate +2 +[0-9]+ +([0-9.]+) MiB");
+  static const std::regex kSent("all_reduce +replicate/all_reduce +2 +[0-9]+ +([0-9.]+) MiB");
   EXPECT_TRUE(std::regex_search(output, match, kSent)) << output;
   EXPECT_NEAR(std::stod(match[1]) * 1048576, static_cast<double>(elements_per_rank * 4), 0.006 * 1048576) << "the plan's own sum";
   return elements_per_rank * 4 * kRanksPerNode;

@@ -31,8 +31,8 @@ class FakeRecorder {
 
 /// `recorder` may be null; otherwise it outlives the group, and also gets the calls of groups made from it. split() is refused,
 /// since the other ranks' colors are unknown: use subgroup(), as Mesh does.
-/// @param ranks_sharing_memory  consecutive ranks of this group that share memory (ProcessGroup::shares_memory()); 0: none. The other
-///                              members have always written and released their parts, whose contents are undefined.
-[[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, int ranks_sharing_memory = 0);
+/// @param nodes  of each rank: those of one node share memory (ProcessGroup::shares_memory()), where the other members have always written
+///               and released their parts, whose contents are undefined. Empty: none do.
+[[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, std::vector<int> nodes = {});
 
 }  // namespace mica

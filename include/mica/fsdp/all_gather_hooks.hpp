@@ -37,23 +37,8 @@ struct AllGatherHooks {
     int shard_size;
     TensorView parameter;  ///< [S * c, ...] target dtype, to be written; rows past the parameter's own are padding
   };
-  /// What a memory plan must know before anything runs.
-  struct Sizes {
-    std::vector<std::int64_t> input_bytes;  ///< of each of Inputs::tensors, allocated in role communication
-    std::int64_t post_bytes = 0;            ///< most bytes that post holds at a time, in role communication
-  };
   std::function<Inputs(const PreArgs&)> pre;
   std::function<void(const PostArgs&)> post;
-  /// For a rank's `shard_numel` elements, padding included. Without it a plan of the unit is refused.
-  std::function<Sizes(std::int64_t shard_numel, int shard_size, DType target)> sizes;
-};
-
-/// Bytes that the all-gather of a unit with hooks needs besides the unsharded parameters.
-struct HookedGatherSizes {
-  std::int64_t plain = 0;   ///< parts of parameters without hooks, in param_dtype (role low_precision_shard)
-  std::int64_t inputs = 0;  ///< of the hooks (role communication)
-  std::int64_t sent = 0;    ///< by each rank: all of these, each at a multiple of 64 bytes (role low_precision_shard)
-  std::int64_t unpack = 0;  ///< most that one parameter's gathered inputs and its post hook take (role communication)
 };
 
 /// Sends weights as 8-bit integers with one f32 scale per shard (the largest magnitude / 127): a quarter of the bytes of fp32,

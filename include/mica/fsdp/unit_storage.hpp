@@ -103,9 +103,6 @@ class UnitStorage {
   /// @throws ConfigError if a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
   ///         among neighbours.
   void set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks);
-  /// Unset if no parameter has hooks. @throws ConfigError naming a parameter whose hooks do not give their sizes.
-  [[nodiscard]] std::optional<HookedGatherSizes> hooked_gather_sizes() const;
-
   /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
   /// @param full_precision  fp32 instead of param_dtype.
   /// @throws ConfigError naming both devices, if the master is not where cpu_offload says (docs/parity.md D9).

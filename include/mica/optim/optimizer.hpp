@@ -104,8 +104,6 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] std::int64_t steps_of(std::string_view parameter) const;
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] fsdp::Root& root() const { return root_; }
-  /// Workspace that a step uses while it is enqueued, for the memory plan.
-  [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_numel() * dtype_bytes(DType::f32); }
 
  protected:
   /// @param root          outlives the optimizer.

@@ -41,6 +41,7 @@ struct RecordedOp {
   // of a collective
   Collective collective = Collective::barrier;
   GroupShape group{};
+  std::int32_t group_name = 0;  ///< in StepRecord::groups
   // of a wait
   std::int32_t event = kNothing;  ///< index of the op that it waits for
 
@@ -50,6 +51,7 @@ struct RecordedOp {
 /// What a rank's host enqueues in some steps, with everything that a simulator needs. It points to nothing but string literals.
 struct StepRecord {
   std::vector<std::string> streams;
+  std::vector<std::string> groups;  ///< names
   std::vector<RecordedOp> ops;
   std::vector<ProductShape> products;
 };

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "mica/comm/process_group.hpp"
 #include "mica/device/pool.hpp"
@@ -12,8 +13,8 @@
 namespace mica::plan {
 
 struct RecorderOptions {
-  int num_ranks = 1;
-  int ranks_per_node = 1;      ///< rank r is on node r / ranks_per_node
+  std::vector<int> nodes{0};   ///< of each rank of the world
+  int rank = 0;                ///< whose work is recorded
   bool shares_memory = false;  ///< groups inside a node (ProcessGroup::shares_memory())
   DeviceKind device = DeviceKind::cpu;
   // For attention, whose tasks do not carry these:
@@ -30,6 +31,7 @@ struct RecorderOptions {
 /// destroyed before the recorder.
 class StepRecorder {
  public:
+  /// @throws ConfigError if options.rank is not one of the ranks
   explicit StepRecorder(RecorderOptions options);
   ~StepRecorder();
   StepRecorder(const StepRecorder&) = delete;
@@ -39,7 +41,7 @@ class StepRecorder {
   [[nodiscard]] std::unique_ptr<Stream> make_stream(std::string name);
   /// A dry pool of options.device: a stream that reuses memory waits for its last uses, as on a machine.
   [[nodiscard]] std::unique_ptr<Pool> make_pool();
-  /// The world group, as rank 0.
+  /// The world group, as options.rank.
   [[nodiscard]] std::unique_ptr<ProcessGroup> make_world();
   /// The list for Kernels::record_products() of the kernels that run on these streams.
   [[nodiscard]] std::vector<ProductShape>* products();

@@ -2,43 +2,52 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "mica/comm/mesh.hpp"
 #include "mica/data/batch_plan.hpp"
+#include "mica/device/gpu.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/device/stream.hpp"
-#include "mica/plan/hardware.hpp"
-#include "mica/plan/software.hpp"
+#include "mica/plan/memory_plan.hpp"
 #include "mica/plan/step_record.hpp"
 #include "mica/train/config.hpp"
 
 namespace mica::train {
 
-/// A cluster that need not exist: rank r is on node r / ranks_per_node.
-struct Cluster {
-  plan::Hardware hardware;
-  int num_ranks = 1;
-  int ranks_per_node = 1;
-  std::optional<plan::Software> software{};  ///< whose kernels train there; none: Mica's
+/// The rank that a dry run stands for, and what it computes on.
+struct DryMachine {
+  std::vector<RankPlace> places;  ///< every rank's, in mesh order
+  int rank = 0;
+  std::string backend;           ///< as Device::backend
+  std::optional<GpuInfo> gpu{};  ///< none: the CPU
+  int num_threads = 1;
+  StreamMode mode = StreamMode::threaded;
+  std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels{};
+  bool counts_scratch = true;  ///< the kernels' scratch memory is the machine's: false where other kernels stand for a GPU's
+  bool fuses_layers = true;    ///< nn::Module::runs_alone
 };
 
 struct DryRun {
-  plan::StepRecord record;  ///< of steps 2 and 3; later steps repeat step 3
-  MemoryStats memory;       ///< of the rank's pool, steps 1 to 3: counts and peaks
+  plan::StepRecord record;       ///< of the steps after the first; they repeat
+  plan::StepMemory step_memory;  ///< of the last step
+  MemoryStats memory;            ///< of the rank's pool: counts and peaks
   std::int64_t offload_peak = 0;
   std::int64_t offload_reserved = 0;  ///< the pages of offload_peak
   std::int64_t num_parameters = 0;
-  data::BatchPlan batch;
   StreamMode mode = StreamMode::threaded;
   std::uint8_t compute_stream = 0;
   int shard_size = 1;  ///< of the mesh
 };
 
-/// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on a
-/// device without computation or memory ([Note: dry device]). Data files are not opened. With a GPU's hardware the kernels' workspace is
-/// estimated (the logits, cuBLASLt's), and added to the peak. With another software no layers are fused.
-/// @throws ConfigError for what the trainer would refuse for this config on that many ranks; for mesh.backend = shared; for too many
-/// micro-batches per step
-[[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);
+/// Runs steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as one rank, on a device without
+/// computation or memory ([Note: dry device]). Data files are not opened.
+/// @param num_steps  2 or more. Not collective.
+/// @throws ConfigError for what the trainer would refuse for this config on that many ranks
+[[nodiscard]] DryRun dry_run(const Config& config, const DryMachine& machine, const data::BatchPlan& batch, int num_steps);
 
 }  // namespace mica::train

@@ -6,7 +6,7 @@
 
 #include "mica/plan/simulator.hpp"
 #include "mica/plan/step_cost.hpp"
-#include "mica/train/dry_run.hpp"
+#include "mica/train/cluster.hpp"
 
 namespace mica::train {
 

@@ -11,7 +11,6 @@
 #include "mica/device/stopwatch.hpp"
 #include "mica/train/batch_loader.hpp"
 #include "mica/train/setup.hpp"
-#include "mica/train/start_times.hpp"
 
 namespace mica::train {
 
@@ -23,6 +22,11 @@ struct StepFigures {
   Tensor skipped;            // [1] f32, not 0: gradients overflowed and the step changed nothing; absent without a gradient scaler
   bool is_rejected = false;  ///< by StepHooks::accept: the step changed nothing
 };
+
+/// Parts of a step, in order; the first three once for each micro-batch.
+enum class StepPhase : std::uint8_t { batch, forward, backward, update };
+/// Called at the end of each phase, when its work has been enqueued.
+using AfterPhase = std::function<void(StepPhase)>;
 
 /// What a run does within a step; empty functions are not called.
 struct StepHooks {
@@ -44,9 +48,8 @@ class StepRunner {
   /// All outlive it.
   StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan, int data_rank);
 
-  /// @param step   counts from 1.
-  /// @param times  if given, receives the times of the step's phases; the host then waits for the device after each
-  [[nodiscard]] StepFigures run(std::int64_t step, double lr, StartTimes* times = nullptr);
+  /// @param step  counts from 1.
+  [[nodiscard]] StepFigures run(std::int64_t step, double lr, const AfterPhase& after = {});
   /// Milliseconds spent in optimizer steps so far; 0 on a GPU and with an optimizer in backward.
   [[nodiscard]] double optimizer_ms() const { return optimizer_time_.ms(); }
   /// BatchLoader::waited_ms().
@@ -57,10 +60,9 @@ class StepRunner {
 
  private:
   /// Forwards and backwards of all micro-batches; gradients are reduced at the end.
-  void run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, StartTimes* times);
+  void run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, const AfterPhase& after);
   /// @param dloss  [1] f32, the loss's gradient, with which the backward begins.   @param loss  [1] f32, filled.
-  void run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, StartTimes* times);
-  void end_phase(const char* phase, StartTimes* times) const;
+  void run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, const AfterPhase& after);
   void update(std::int64_t step, double lr, StepFigures& figures);
   void step_optimizer(const optim::StepArgs& args);
   void update_scaled(double lr, StepFigures& figures);

@@ -120,7 +120,8 @@ void CudaKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
 
 /// Multiplying by 1 is exact. Kernels cannot access pageable host memory: data for it are copied through device memory.
 void CudaKernels::copy_converting(Stream& s, ConstTensorView src, TensorView dst) {
-  const auto is_pageable = [](const void* data) {
+  const auto is_pageable = [this](const void* data) {
+    if (pool_.device_of(data) == DeviceKind::cuda) return false;
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
     return attributes.type == cudaMemoryTypeUnregistered;

@@ -67,7 +67,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
              .num_ranks = cluster.num_ranks,
              .ranks_per_node = cluster.ranks_per_node,
              .num_parameters = dry.num_parameters,
-             .batch = dry.batch,
+             .batch = batch_on(cluster, config),
              .seq_len = config.train.seq_len,
              .memory = dry.memory,
              .offload_peak = dry.offload_peak,

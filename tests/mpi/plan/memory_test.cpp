@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory plan over real MPI, whose collectives take staging memory.
+// The dry device beside real MPI, whose collectives take staging memory.
 #include <gtest/gtest.h>
 
 #include "mica/comm/mpi_group.hpp"
@@ -12,19 +12,9 @@ namespace mica::testing {
 namespace {
 
 using test::Measured;
-using test::MeasuredStep;
 using test::PlannedRun;
 
-void expect_exact(const plan::StepMemory& plan, const MeasuredStep& found) {
-  EXPECT_EQ(plan.start.total(), found.start);
-  EXPECT_EQ(plan.forward_peak.total(), found.forward_peak);
-  EXPECT_EQ(plan.backward_peak.total(), found.backward_peak);
-  EXPECT_EQ(plan.after_backward.total(), found.after_backward);
-  EXPECT_EQ(plan.after_step.total(), found.after_step);
-  EXPECT_EQ(plan.after_zero_grad.total(), found.after_zero_grad);
-}
-
-TEST(MemoryPlan, CountsTheStagingOfMpi) {
+TEST(DryDevice, CountsTheStagingOfMpi) {
   const mpi::Communicator comm = mpi::Communicator::world();
   const int world_size = comm.num_ranks();
   // Slices both below and above what one staging block holds.
@@ -49,16 +39,15 @@ TEST(MemoryPlan, CountsTheStagingOfMpi) {
           };
           MpiGroupOptions group_options = mpi_options;
           group_options.shares_memory = shares_memory;
-          const Measured measured =
-              run_and_plan([&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", group_options); }, run);
-          const plan::MemoryPlan& plan = measured.memory_plan;
           SCOPED_TRACE(fmt::format("shard_size {}, staging {}{}", shard_size, staging_bytes, shares_memory ? ", shared memory" : ""));
-          EXPECT_EQ(measured.last_step_shard.of(Collective::all_gather) > 0, shard_size > 1 && !shares_memory);
-          expect_exact(plan.first_step, measured.steps[0]);
-          expect_exact(plan.later_step, measured.steps[1]);
-          expect_exact(plan.later_step, measured.steps[2]);
-          EXPECT_EQ(plan.peak_by_role, measured.peak_by_role);
-          EXPECT_EQ(plan.peak_of(MemoryRole::communication) > 0, world_size > 1);
+          run.shares_memory = shares_memory;
+          plan::StepRecorder recorder(test::dry_options(world_size, comm.rank(), run));
+          const Measured dry = measure_run({}, run, &recorder);
+          const Measured real =
+              measure_run([&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", group_options); }, run);
+          expect_equal(dry, real, "over MPI");
+          EXPECT_EQ(real.last_step_shard.of(Collective::all_gather) > 0, shard_size > 1 && !shares_memory);
+          EXPECT_EQ(real.peak_by_role[static_cast<std::size_t>(MemoryRole::communication)] > 0, world_size > 1);
         }
       }
     }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // docs/design.md, Invariants 2, from outside: what the operating system says a training of more than 500 MB takes, against the
-// planner's formula and the pool's count.
-#include <filesystem>
+// plan and the pool's count.
 #include <fstream>
-#include <vector>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +10,7 @@
 #include "mica/train/step_runner.hpp"
 
 #include "support/mpi_test.hpp"
+#include "tokens.hpp"
 
 namespace mica::train {
 namespace {
@@ -40,23 +40,6 @@ std::int64_t bytes_of_neighbours() {
   return all - own;
 }
 
-/// 4000 tokens below 251, this rank's own file while it lives.
-class Tokens {
- public:
-  explicit Tokens(int rank) {
-    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "mica-os-memory";
-    path = (folder / ("tokens" + std::to_string(rank) + ".bin")).string();
-    std::filesystem::create_directories(folder);
-    std::vector<std::uint16_t> ids(4000);
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * 7 % 251);
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * 2));
-  }
-  ~Tokens() { std::filesystem::remove(path); }
-  Tokens(const Tokens&) = delete;
-  Tokens& operator=(const Tokens&) = delete;
-  std::string path;
-};
-
 TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   const mpi::Communicator world = mpi::Communicator::world();
   const Tokens tokens(world.rank());
@@ -84,49 +67,12 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   world.barrier();  // all ranks have their neighbours' pages
   const std::int64_t taken = status_bytes("VmHWM") - before - bytes_of_neighbours();
   ASSERT_GT(plan.memory.peak, 500'000'000);
-  EXPECT_NEAR(static_cast<double>(device.pool->stats().peak), static_cast<double>(plan.memory.peak),
-              0.001 * static_cast<double>(plan.memory.peak));
+  EXPECT_EQ(device.pool->stats().peak, plan.memory.peak);
   // The pool's pieces leave gaps. What is beside the pool is oneDNN's: its code, and on CPUs without AVX-512 the copies of operands.
   const std::int64_t reserved = device.pool->stats().reserved;
   EXPECT_NEAR(static_cast<double>(reserved), static_cast<double>(plan.memory.peak), 0.03 * static_cast<double>(plan.memory.peak));
   EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(reserved), 40e6);
   world.barrier();
-}
-
-// What fsdp.ignore (docs/parity.md B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
-TEST(Memory, B3_PlanCountsIgnoredParameters) {
-  const mpi::Communicator world = mpi::Communicator::world();
-  const Tokens tokens(world.rank());
-  for (const std::string dtype : {"fp32", "bf16"}) {
-    Config config;
-    config.model.type = "mlp";
-    config.model.layers = 2;
-    config.model.width = 16;
-    config.model.vocab_size = 256;
-    config.fsdp.ignore = {"embed.weight"};
-    config.fsdp.param_dtype = dtype;
-    config.data.train = {tokens.path};
-    config.train.micro_batch = 2;
-    config.train.seq_len = 32;
-    Device device = Device::make(config, testing::session(), world, Logger());
-    const Datasets datasets = Datasets::open(config);
-    const data::BatchPlan batch = data::make_batch_plan(2, world.num_ranks(), 0);
-    ShardedModel model = ShardedModel::make(config, device);
-    const StartPlan plan = make_start_plan(config, device, model, batch);
-    model.root->initialize(1);
-    const std::int64_t bytes = 256 * 16 * (dtype == "fp32" ? 4 : 2);
-    const MemoryStats& stats = device.pool->stats();
-    EXPECT_EQ(stats.current_of(MemoryRole::unsharded_param), bytes);
-    EXPECT_EQ(plan.memory.first_step.start.by_role[static_cast<std::size_t>(MemoryRole::unsharded_param)], bytes);
-    EXPECT_EQ(stats.current, plan.memory.first_step.start.total());
-    StepRunner runner(config, model, datasets.train, batch, world.rank());
-    for (std::int64_t step = 1; step <= 2; ++step) (void)runner.run(step, 1e-3);
-    model.context.compute.synchronize();
-    for (const MemoryRole role : {MemoryRole::unsharded_param, MemoryRole::optimizer, MemoryRole::sharded_grad}) {
-      EXPECT_EQ(stats.peak_by_role[static_cast<std::size_t>(role)], plan.memory.peak_of(role)) << memory_role_name(role);
-    }
-    world.barrier();
-  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan against the pool's and the process groups' own counts, on a GPT-2 with odd sizes: every strategy, dtype,
+// The dry device against real ones, by the counts of their pools and process groups, on a GPT-2 with odd sizes: every strategy, dtype,
 // wrapping, prefetch, stream mode and accumulation on 1 to 4 ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include "mica/nn/models/llama.hpp"
 #include "mica/nn/models/mlp.hpp"
 
+#include "unit/plan/layers.hpp"
 #include "unit/plan/planned_run.hpp"
 
 namespace mica::plan {
@@ -17,7 +18,6 @@ namespace {
 using fsdp::BackwardPrefetch;
 using fsdp::Strategy;
 using test::Measured;
-using test::MeasuredStep;
 using test::PlannedRun;
 
 std::unique_ptr<nn::Module> make_gpt2(bool checkpointed) {
@@ -37,45 +37,12 @@ PlannedRun gpt2_run(bool checkpointed = false) {
   return run;
 }
 
-void expect_exact_step(const StepMemory& plan, const MeasuredStep& found, const std::string& what) {
-  EXPECT_EQ(plan.start.total(), found.start) << what << ": start";
-  EXPECT_EQ(plan.forward_peak.total(), found.forward_peak) << what << ": forward peak";
-  EXPECT_EQ(plan.backward_peak.total(), found.backward_peak) << what << ": backward peak";
-  EXPECT_EQ(plan.after_backward.total(), found.after_backward) << what << ": after backward";
-  EXPECT_EQ(plan.after_step.total(), found.after_step) << what << ": after step";
-  EXPECT_EQ(plan.after_zero_grad.total(), found.after_zero_grad) << what << ": after zero_grad";
-}
-
-/// The volume's figures of one axis and kind are what a group counted.
-void expect_counted(const Measured& measured, Axis axis, const CollectiveCounts& counts, const std::string& what) {
-  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all}) {
-    std::int64_t calls = 0, bytes = 0;
-    for (const AxisVolume& volume : measured.volume) {
-      if (volume.axis != axis || volume.kind != kind) continue;
-      calls += volume.calls;
-      bytes += volume.bytes;
-    }
-    EXPECT_EQ(calls, counts.of(kind)) << what << ": " << collective_name(kind) << " calls";
-    EXPECT_EQ(bytes, counts.bytes_of(kind)) << what << ": " << collective_name(kind) << " bytes";
-  }
-}
-
 void expect_exact(int num_ranks, const PlannedRun& run, const std::string& what) {
   run_local_ranks(num_ranks,
                   [&](auto world) {
-                    const Measured measured = run_and_plan(std::move(world), run);
-                    const MemoryPlan& plan = measured.memory_plan;
-                    expect_exact_step(plan.first_step, measured.steps[0], what + ", step 1");
-                    expect_exact_step(plan.later_step, measured.steps[1], what + ", step 2");
-                    expect_exact_step(plan.later_step, measured.steps[2], what + ", step 3");
-                    EXPECT_EQ(plan.peak, measured.peak) << what;
-                    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
-                      EXPECT_EQ(plan.peak_by_role[role], measured.peak_by_role[role])
-                          << what << ": peak of " << memory_role_name(static_cast<MemoryRole>(role));
-                    }
-                    expect_counted(measured, Axis::shard, measured.last_step_shard, what + ", shard axis");
-                    expect_counted(measured, Axis::replicate, measured.last_step_replicate, what + ", replicate axis");
-                    expect_counted(measured, Axis::world, measured.last_step_world, what + ", world");
+                    StepRecorder recorder(test::dry_options(num_ranks, world->rank(), run));
+                    const Measured dry = test::measure_run({}, run, &recorder);
+                    test::expect_equal(dry, test::measure_run([&](Pool&) { return std::move(world); }, run), what);
                   },
                   {.shares_memory = run.shares_memory});
 }
@@ -315,25 +282,12 @@ TEST_P(Exact, C4_AllGatherHooks) {
   }
 }
 
-// C4: hooks that do not tell what they send are refused before the first step, by name.
-TEST(Plan, C4_RefusesHooksOfUnknownSizes) {
-  run_local_ranks(2, [](auto world) {
-    PlannedRun run = gpt2_run();
-    run.options.sharding = fsdp::Sharding::per_parameter;
-    run.prepare = [](fsdp::Root& root) {
-      fsdp::AllGatherHooks hooks = fsdp::int8_all_gather();
-      hooks.sizes = nullptr;
-      const fsdp::UnitStorage& storage = *root.units()[1]->storage();
-      root.units()[1]->storage()->set_all_gather_hooks(*storage.parameters()[0].parameter, hooks);
-    };
-    try {
-      static_cast<void>(test::run_and_plan(std::move(world), run));
-      ADD_FAILURE() << "not refused";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
-                                                     "transformer.h.0.ln_1.weight do not tell"));
-    }
-  });
+TEST_P(Exact, OutputsInAnotherDtype) {
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<test::Layers>(6, std::vector<std::int64_t>{10, 7}, 1); };
+  run.inputs = {{Shape{1}, DType::f32}};
+  run.options.mixed_precision.output_dtype = DType::bf16;
+  expect_exact(GetParam(), run, "outputs cast to bf16");
 }
 
 // D10: sharded gradients live from a unit's reduction to its step.

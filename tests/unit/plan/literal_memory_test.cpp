@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes added up by hand, which both the plan and the pool of a real run must give (docs/design.md, Invariants 2).
-#include <gmock/gmock.h>
+// Bytes added up by hand, which the pools of a real run and of a dry one must give (docs/design.md, Invariants 2).
 #include <gtest/gtest.h>
-
-#include "mica/plan/memory_plan.hpp"
 
 #include "unit/plan/layers.hpp"
 #include "unit/plan/planned_run.hpp"
@@ -17,7 +14,6 @@ using test::Layers;
 using test::Measured;
 using test::MeasuredStep;
 using test::PlannedRun;
-using ::testing::HasSubstr;
 
 void expect_found(const MeasuredStep& found, const MeasuredStep& literal) {
   EXPECT_EQ(found.start, literal.start);
@@ -28,54 +24,29 @@ void expect_found(const MeasuredStep& found, const MeasuredStep& literal) {
   EXPECT_EQ(found.after_zero_grad, literal.after_zero_grad);
 }
 
-void expect_step(const StepMemory& plan, const MeasuredStep& found, const MeasuredStep& literal) {
-  EXPECT_EQ(plan.start.total(), literal.start);
-  EXPECT_EQ(plan.forward_peak.total(), literal.forward_peak);
-  EXPECT_EQ(plan.backward_peak.total(), literal.backward_peak);
-  EXPECT_EQ(plan.after_backward.total(), literal.after_backward);
-  EXPECT_EQ(plan.after_step.total(), literal.after_step);
-  EXPECT_EQ(plan.after_zero_grad.total(), literal.after_zero_grad);
-  expect_found(found, literal);
-}
-
 struct RolePeak {
   MemoryRole role;
   std::int64_t bytes;
 };
 
-/// The runtime counts the same bytes where it neither computes nor holds anything.
-void expect_literal_dry(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
-                        const std::vector<RolePeak>& role_peaks) {
-  StepRecorder recorder({.num_ranks = num_ranks, .ranks_per_node = num_ranks});
-  const Measured dry = run_and_plan({}, run, &recorder);
-  expect_found(dry.steps[0], first);
-  expect_found(dry.steps[1], later);
-  expect_found(dry.steps[2], later);
-  EXPECT_EQ(dry.peak, peak);
-  for (const RolePeak& expected : role_peaks) {
-    EXPECT_EQ(dry.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes) << memory_role_name(expected.role);
-  }
-}
-
 void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
                     const std::vector<RolePeak>& role_peaks) {
+  const auto expect_counted = [&](const Measured& measured) {
+    expect_found(measured.steps[0], first);
+    expect_found(measured.steps[1], later);
+    expect_found(measured.steps[2], later);
+    EXPECT_EQ(measured.peak, peak);
+    for (const RolePeak& expected : role_peaks) {
+      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes) << memory_role_name(expected.role);
+    }
+  };
   run_local_ranks(num_ranks,
                   [&](auto world) {
-                    const Measured measured = run_and_plan(std::move(world), run);
-                    expect_step(measured.memory_plan.first_step, measured.steps[0], first);
-                    expect_step(measured.memory_plan.later_step, measured.steps[1], later);
-                    expect_step(measured.memory_plan.later_step, measured.steps[2], later);
-                    EXPECT_EQ(measured.memory_plan.peak, peak);
-                    EXPECT_EQ(measured.peak, peak);
-                    for (const RolePeak& expected : role_peaks) {
-                      EXPECT_EQ(measured.memory_plan.peak_of(expected.role), expected.bytes) << memory_role_name(expected.role);
-                      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes)
-                          << memory_role_name(expected.role);
-                    }
+                    StepRecorder recorder(test::dry_options(num_ranks, world->rank(), run));
+                    expect_counted(measure_run({}, run, &recorder));
+                    expect_counted(measure_run([&](Pool&) { return std::move(world); }, run));
                   },
                   {.shares_memory = run.shares_memory});
-  // A dry group's members have no memory to share.
-  if (!run.shares_memory) expect_literal_dry(num_ranks, run, first, later, peak, role_peaks);
 }
 
 // --- 1: full_shard, fp32, two ranks, inline, no prefetch
@@ -269,18 +240,18 @@ TEST(LiteralMemory, ARankAloneHasEachGradientOnce) {
   }
 }
 
-// Two kinds of state. a: 3 elements offloaded whole, 12 bytes of master, 24 of state, 12 of gradient. b: 5 frozen ones, a
-// master of 20. c: 4 whose bf16 gradient alone is offloaded, 8. Nothing of d.
+// Masters and gradients are on the CPU: 48 bytes each, no state (nothing steps).
 TEST(LiteralMemory, F4_TheOffloadTier) {
-  const std::vector<UnitSpec> units{
-      {.name = "a", .shard_numel = 3, .shard_size = 2, .cpu_offload = fsdp::CpuOffload::parameters},
-      {.name = "b", .shard_numel = 5, .shard_size = 2, .is_trainable = false, .cpu_offload = fsdp::CpuOffload::parameters},
-      {.name = "c", .shard_numel = 4, .shard_size = 2, .grad_dtype = DType::bf16, .cpu_offload = fsdp::CpuOffload::gradients},
-      {.name = "d", .shard_numel = 7, .shard_size = 2}};
-  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .state_bytes_per_element = 8};
-  const MemoryPlan plan = make_memory_plan(units, spec, PassProfile::chain(4));
-  EXPECT_EQ(plan.offloaded, 12 + 24 + 12 + 20 + 8);
-  EXPECT_THAT(format_memory_plan(plan), HasSubstr("in the offload tier 76 B more"));
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
+  run.wrap = fsdp::wrap_types({"layer"});
+  run.inputs = {{Shape{1}, DType::f32}};
+  run.options.cpu_offload = fsdp::CpuOffload::parameters;
+  run_local_ranks(2, [&](auto world) {
+    StepRecorder recorder(test::dry_options(2, world->rank(), run));
+    EXPECT_EQ(measure_run({}, run, &recorder).offload_peak, 48 + 48);
+    EXPECT_EQ(measure_run([&](Pool&) { return std::move(world); }, run).offload_peak, 48 + 48);
+  });
 }
 
 // --- pages: the dry device's pool has blocks where a real one has them, with the gaps between them
@@ -292,34 +263,10 @@ TEST(DryMemory, TakesTheVeryPagesOfARealRun) {
   run.micro_batches = 2;
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     run.mode = mode;
-    StepRecorder recorder({.num_ranks = 2, .ranks_per_node = 2});
-    const Measured dry = run_and_plan({}, run, &recorder);
+    StepRecorder recorder(test::dry_options(2, 0, run));
+    const Measured dry = measure_run({}, run, &recorder);
     EXPECT_GT(dry.reserved, dry.peak);
-    run_local_ranks(2, [&](auto world) { EXPECT_EQ(run_and_plan(std::move(world), run).reserved, dry.reserved); });
-  }
-}
-
-// --- ignored parameters (docs/parity.md B3): 100 bytes that their holder took from the pool; 7 elements that the optimizer
-// steps
-//
-// One unit of 6 elements on 2 ranks: a master of 12 bytes, two moments of 12. Of the ignored ones: two moments of 28.
-TEST(LiteralMemory, B3_IgnoredParameters) {
-  const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 3, .shard_size = 2}};
-  for (const bool in_backward : {false, true}) {
-    StepSpec spec;
-    spec.mesh = {.world_size = 2, .shard_size = 2, .replicas = 1};
-    spec.mode = StreamMode::inlined;
-    spec.steps_in_backward = in_backward;
-    spec.ignored_bytes = 100;
-    spec.ignored_trainable_numel = 7;
-    const PassProfile profile = PassProfile::chain(1);
-    const MemoryPlan plan = make_memory_plan(units, spec, profile);
-    EXPECT_EQ(plan.first_step.start.total(), 12 + 100);
-    EXPECT_EQ(plan.first_step.after_backward.total(), in_backward ? 12 + 100 + 24 + 56 : 12 + 100 + 12);
-    EXPECT_EQ(plan.first_step.after_step.total(), in_backward ? 12 + 100 + 24 + 56 : 12 + 100 + 12 + 24 + 56);
-    EXPECT_EQ(plan.later_step.start.total(), 12 + 100 + 24 + 56);
-    EXPECT_EQ(plan.peak_of(MemoryRole::optimizer), 24 + 56);
-    EXPECT_EQ(plan.peak_of(MemoryRole::unsharded_param), 100 + 24);
+    run_local_ranks(2, [&](auto world) { EXPECT_EQ(measure_run([&](Pool&) { return std::move(world); }, run).reserved, dry.reserved); });
   }
 }
 

@@ -6,23 +6,30 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/fsdp/root.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/plan/memory_plan.hpp"
 #include "mica/plan/step_recorder.hpp"
-#include "mica/plan/trace.hpp"
 #include "mica/plan/volume.hpp"
 
 #include "testing/local_group.hpp"
 
 namespace mica::test {
 
-/// What is trained for a few steps, for real and on paper.
+struct Input {
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+/// What is trained for a few steps, for real and on a dry device.
 struct PlannedRun {
   std::function<std::unique_ptr<nn::Module>()> make_model;
   fsdp::WrapPolicy wrap = fsdp::wrap_nothing();
   std::function<void(fsdp::Root&)> prepare{};  // after wrapping: all-gather hooks
-  std::vector<plan::InputSpec> inputs;
+  std::vector<Input> inputs;
   fsdp::Options options;
   nn::Recompute recompute = nn::Recompute::none;
   int shard_size = 0;  // 0: the world
@@ -31,30 +38,29 @@ struct PlannedRun {
   bool no_sync = false;
   bool steps_in_backward = false;
   int num_state_kinds = 1;
-  bool shares_memory = false;                               // the world's groups do (whoever makes the world sees to it)
-  decltype(plan::StepSpec::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
+  bool shares_memory = false;                                      // the world's groups do (whoever makes the world sees to it)
+  decltype(plan::RecorderOptions::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
 };
 
-/// What a pool and the groups counted, in the words of the plan.
+/// What a pool and the groups counted.
 struct MeasuredStep {
   std::int64_t start, forward_peak, backward_peak, after_backward, after_step, after_zero_grad;
+  friend bool operator==(const MeasuredStep&, const MeasuredStep&) = default;
 };
 struct Measured {
   std::vector<MeasuredStep> steps;
   std::int64_t peak = 0;
   std::int64_t reserved = 0;  // at the end
   plan::BytesByRole peak_by_role{};
-  std::int64_t start_masters = 0;
+  std::int64_t offload_peak = 0;
   CollectiveCounts last_step_shard, last_step_replicate, last_step_world;
-  plan::MemoryPlan memory_plan;
-  std::vector<plan::AxisVolume> volume;
 };
 
 using MakeWorld = std::function<std::unique_ptr<ProcessGroup>(Pool&)>;
 
-/// Trains three steps on this rank, and plans the same run from a second model. @collective
-/// @param dry  not null: the run is on this device, and `make_world` is not used.
-inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run, plan::StepRecorder* dry = nullptr) {
+/// Trains three steps on this rank. @collective
+/// @param dry  not null: the run is on this device, which records the last step, and `make_world` is not used.
+inline Measured measure_run(const MakeWorld& make_world, const PlannedRun& run, plan::StepRecorder* dry = nullptr) {
   constexpr int num_steps = 3;
   Measured measured;
   const std::unique_ptr<Pool> pool = dry ? dry->make_pool() : make_cpu_pool();
@@ -74,20 +80,6 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
   context.recompute = run.recompute;
   if (run.prepare) run.prepare(root);
 
-  // The plan knows the units, but no storage.
-  const std::vector<plan::UnitSpec> units = plan::units_of(root);
-  plan::StepSpec spec = plan::step_spec_of(root);
-  spec.micro_batches = run.micro_batches;
-  spec.no_sync = run.no_sync;
-  spec.steps_in_backward = run.steps_in_backward;
-  spec.state_bytes_per_element = 4 * run.num_state_kinds;
-  spec.staging_bytes = run.staging_bytes;
-  const plan::PassProfile profile =
-      plan::trace_pass(*run.make_model(), units, run.inputs,
-                       {.param_dtype = run.options.param_dtype(), .reduce_dtype = run.options.reduce_dtype(), .recompute = run.recompute});
-  measured.memory_plan = plan::make_memory_plan(units, spec, profile);
-  measured.volume = plan::volume_of_step(units, spec, profile);
-
   const auto note_peak = [&] {
     const MemoryStats& stats = pool->stats();
     measured.peak = std::max(measured.peak, stats.peak);
@@ -99,7 +91,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
     return peak;
   };
   std::vector<std::vector<char>> input_memory;
-  for (const plan::InputSpec& input : run.inputs) {
+  for (const Input& input : run.inputs) {
     input_memory.emplace_back(static_cast<std::size_t>(input.shape.numel() * dtype_bytes(input.dtype)), '\0');
   }
   const bool has_rows = !run.inputs.empty();
@@ -123,11 +115,11 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
     });
   }
   root.initialize(1);
-  measured.start_masters = pool->stats().current;
   for (; step <= num_steps; ++step) {
     for (ProcessGroup* group : shard_groups) group->reset_counts();
     device_mesh.replicate_group().reset_counts();
     device_mesh.all_ranks_group().reset_counts();
+    if (dry && step == num_steps) dry->begin();
     MeasuredStep& found = measured.steps.emplace_back();
     found.start = pool->stats().current;
     note_peak();
@@ -141,7 +133,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
       const nn::Tensors ys = model->forward(context, std::move(xs), &record);
       found.forward_peak = std::max(found.forward_peak, note_peak());
       nn::Tensors dys;
-      for (const Tensor& y : ys) dys.emplace_back(TensorView(&dloss, y.shape(), DType::f32));
+      for (const Tensor& y : ys) dys.emplace_back(TensorView(&dloss, y.shape(), y.dtype()));
       model->backward(context, std::move(record), std::move(dys));
       found.backward_peak = std::max(found.backward_peak, note_peak());
     }
@@ -170,6 +162,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
   }
   note_peak();
   measured.reserved = pool->stats().reserved;
+  measured.offload_peak = device_mesh.offload().pool->stats().peak;
   const auto add = [](CollectiveCounts& sum, const CollectiveCounts& counts) {
     for (std::size_t kind = 0; kind < kNumCollectives; ++kind) {
       sum.calls[kind] += counts.calls[kind];
@@ -182,8 +175,41 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
   return measured;
 }
 
-inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedRun& run) {
-  return run_and_plan([&](Pool&) { return std::move(world); }, run);
+inline plan::RecorderOptions dry_options(int num_ranks, int rank, const PlannedRun& run) {
+  return {.nodes = std::vector<int>(static_cast<std::size_t>(num_ranks), 0),
+          .rank = rank,
+          .shares_memory = run.shares_memory,
+          .staging_bytes = run.staging_bytes};
+}
+
+inline void expect_equal(const CollectiveCounts& dry, const CollectiveCounts& real, const std::string& what) {
+  for (std::size_t kind = 0; kind < kNumCollectives; ++kind) {
+    const std::string_view name = collective_name(static_cast<Collective>(kind));
+    EXPECT_EQ(dry.calls[kind], real.calls[kind]) << what << ": calls of " << name;
+    EXPECT_EQ(dry.bytes[kind], real.bytes[kind]) << what << ": bytes of " << name;
+  }
+}
+
+/// The dry device counts what the real one counts, to the byte.
+inline void expect_equal(const Measured& dry, const Measured& real, const std::string& what) {
+  ASSERT_EQ(dry.steps.size(), real.steps.size()) << what;
+  for (std::size_t i = 0; i < real.steps.size(); ++i) {
+    const std::string step = what + ", step " + std::to_string(i + 1);
+    EXPECT_EQ(dry.steps[i].start, real.steps[i].start) << step;
+    EXPECT_EQ(dry.steps[i].forward_peak, real.steps[i].forward_peak) << step;
+    EXPECT_EQ(dry.steps[i].backward_peak, real.steps[i].backward_peak) << step;
+    EXPECT_EQ(dry.steps[i].after_backward, real.steps[i].after_backward) << step;
+    EXPECT_EQ(dry.steps[i].after_step, real.steps[i].after_step) << step;
+    EXPECT_EQ(dry.steps[i].after_zero_grad, real.steps[i].after_zero_grad) << step;
+  }
+  EXPECT_EQ(dry.peak, real.peak) << what;
+  EXPECT_EQ(dry.offload_peak, real.offload_peak) << what;
+  for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+    EXPECT_EQ(dry.peak_by_role[role], real.peak_by_role[role]) << what << ": peak of " << memory_role_name(static_cast<MemoryRole>(role));
+  }
+  expect_equal(dry.last_step_shard, real.last_step_shard, what + ", shard axis");
+  expect_equal(dry.last_step_replicate, real.last_step_replicate, what + ", replicate axis");
+  expect_equal(dry.last_step_world, real.last_step_world, what + ", world");
 }
 
 }  // namespace mica::test

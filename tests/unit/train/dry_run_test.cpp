@@ -59,9 +59,22 @@ TEST(DryRun, CountsTheFlopsOfAStep) {
 
 TEST(DryRun, AccumulationRepeatsTheRounds) {
   const DryRun once = dry_run(tiny(), cluster(4, 2)), thrice = dry_run(tiny({"--train.global_batch=96"}), cluster(4, 2));
-  EXPECT_EQ(thrice.batch.accumulation, 3);
   EXPECT_DOUBLE_EQ(totals(thrice, 2).product_flops, 3 * totals(once, 2).product_flops);
   EXPECT_EQ(totals(thrice, 2).num_collectives, 3 * 14 + 1);
+}
+
+TEST(DryRun, TellsTheMemoryOfAStepPointByPoint) {
+  const plan::StepMemory step = dry_run(tiny(), cluster(4, 2, "cpu-epyc-9654")).step_memory;
+  const auto of = [](const plan::MemoryLevel& level, MemoryRole role) { return level.by_role[static_cast<std::size_t>(role)]; };
+  EXPECT_EQ(of(step.start, MemoryRole::sharded_grad), 0);
+  EXPECT_GT(of(step.start, MemoryRole::optimizer), 0);
+  EXPECT_GT(step.forward_peak.total, step.start.total);
+  EXPECT_EQ(of(step.forward_peak, MemoryRole::unsharded_grad), 0);
+  EXPECT_GT(step.backward_peak.total, step.forward_peak.total);
+  EXPECT_GT(of(step.backward_peak, MemoryRole::unsharded_grad), 0);
+  EXPECT_GT(of(step.after_backward, MemoryRole::sharded_grad), 0);
+  EXPECT_GE(step.optimizer_peak.total, step.after_backward.total);
+  EXPECT_EQ(step.end.total, step.start.total);
 }
 
 // Masters, gradients and two moments of a shard, 4 bytes each, are there when the optimizer steps.

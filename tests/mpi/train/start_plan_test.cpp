@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run prints of its memory and communication before it starts, beside the run.
+#include "mica/train/start_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include "mica/train/step_runner.hpp"
+
+#include "support/mpi_test.hpp"
+#include "tokens.hpp"
+
+namespace mica::train {
+namespace {
+
+// What fsdp.ignore (docs/parity.md B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
+TEST(StartPlan, B3_CountsIgnoredParameters) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const Tokens tokens(world.rank());
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    Config config;
+    config.model.type = "mlp";
+    config.model.layers = 2;
+    config.model.width = 16;
+    config.model.vocab_size = 256;
+    config.fsdp.ignore = {"embed.weight"};
+    config.fsdp.param_dtype = dtype;
+    config.data.train = {tokens.path};
+    config.train.micro_batch = 2;
+    config.train.seq_len = 32;
+    Device device = Device::make(config, testing::session(), world, Logger());
+    const Datasets datasets = Datasets::open(config);
+    const data::BatchPlan batch = data::make_batch_plan(2, world.num_ranks(), 0);
+    ShardedModel model = ShardedModel::make(config, device);
+    const StartPlan plan = make_start_plan(config, device, model, batch);
+    model.root->initialize(1);
+    const std::int64_t bytes = 256 * 16 * (dtype == "fp32" ? 4 : 2);
+    EXPECT_EQ(device.pool->stats().current_of(MemoryRole::unsharded_param), bytes);
+    EXPECT_EQ(plan.step_memory.start.by_role[static_cast<std::size_t>(MemoryRole::unsharded_param)], bytes);
+    StepRunner runner(config, model, datasets.train, batch, world.rank());
+    for (std::int64_t step = 1; step <= 2; ++step) (void)runner.run(step, 1e-3);
+    model.context.compute.synchronize();
+    EXPECT_EQ(device.pool->stats().peak, plan.memory.peak) << dtype;
+    EXPECT_EQ(device.pool->stats().peak_by_role, plan.memory.peak_by_role) << dtype;
+    world.barrier();
+  }
+}
+
+// A plan runs four micro-batches of many: what it says of the others is what they send and hold.
+TEST(StartPlan, ManyMicroBatchesAreLikeTheMiddleOnes) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const Tokens tokens(world.rank());
+  for (const std::string strategy : {"full_shard", "shard_grad_op"}) {
+    for (const std::string sync : {"sync", "no_sync"}) {
+      Config config;
+      config.model = {.layers = 2, .heads = 2, .width = 12, .vocab_size = 256, .context = 32};
+      config.data.train = {tokens.path};
+      config.train.micro_batch = 1;
+      config.train.seq_len = 16;
+      config.train.gradient_sync = sync;
+      config.mesh.backend = "mpi";
+      config.fsdp.strategy = strategy;
+      Device device = Device::make(config, testing::session(), world, Logger());
+      const Datasets datasets = Datasets::open(config);
+      ShardedModel model = ShardedModel::make(config, device);
+      constexpr std::int64_t kRounds = 7;
+      const data::BatchPlan batch = data::make_batch_plan(1, world.num_ranks(), kRounds * world.num_ranks());
+      const StartPlan plan = make_start_plan(config, device, model, batch);
+      model.root->initialize(1);
+      StepRunner runner(config, model, datasets.train, batch, world.rank());
+      (void)runner.run(1, 1e-3);
+      fsdp::DeviceMesh& device_mesh = *device.device_mesh;
+      const std::vector<ProcessGroup*> groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.shard_norm_group()};
+      for (ProcessGroup* group : groups) group->reset_counts();
+      (void)runner.run(2, 1e-3);
+      model.context.compute.synchronize();
+      for (const ProcessGroup* group : groups) {
+        for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+          std::int64_t calls = 0, bytes = 0;
+          for (const plan::CollectiveVolume& volume : plan.volume) {
+            if (volume.group != group->name() || volume.kind != kind) continue;
+            calls += volume.calls;
+            bytes += volume.bytes;
+          }
+          EXPECT_EQ(calls, group->counts().of(kind)) << strategy << " " << sync << " " << group->name() << " " << collective_name(kind);
+          EXPECT_EQ(bytes, group->counts().bytes_of(kind))
+              << strategy << " " << sync << " " << group->name() << " " << collective_name(kind);
+        }
+      }
+      // All but the losses of the micro-batches that were not run.
+      EXPECT_EQ(device.pool->stats().peak - plan.memory.peak, (kRounds - 4) * dtype_bytes(DType::f32));
+      world.barrier();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mica::train
