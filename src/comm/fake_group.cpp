@@ -2,12 +2,13 @@
 #include "mica/comm/fake_group.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <numeric>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
 
@@ -18,12 +19,23 @@ void copy_unless_same(ConstTensorView src, TensorView dst) {
   if (src.data != dst.data) std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes()));
 }
 
-/// Zeros that take memory only where they are written.
-std::shared_ptr<std::byte> unused_memory(std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  return {static_cast<std::byte*>(memory), [size](std::byte* begin) { munmap(begin, size); }};
+/// Zeros that take memory only where they are written: the members' progress and this rank's part. The system counts what could be written.
+std::shared_ptr<std::byte> memory_of(const PartsShape& shape) {
+  const auto size = static_cast<std::size_t>(shape.begin_of(shape.num_ranks));
+  const auto make_writable = [](std::byte* begin, std::byte* end) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+    return mprotect(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first,  // NOLINT(performance-no-int-to-ptr)
+                    PROT_READ | PROT_WRITE) == 0;
+  };
+  void* const mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require<IoError>(mapped != MAP_FAILED, "cannot map {} bytes for a plan of memory that ranks share: {}", size, errno_text(errno));
+  const std::shared_ptr<std::byte> memory{static_cast<std::byte*>(mapped), [size](std::byte* begin) { munmap(begin, size); }};
+  require<IoError>(make_writable(memory.get(), memory.get() + shape.begin_of(0)) &&
+                       make_writable(memory.get() + shape.begin_of(shape.rank), memory.get() + shape.begin_of(shape.rank + 1)),
+                   "cannot make {} bytes writable for a plan of memory that ranks share: {}",
+                   shape.begin_of(shape.rank + 1) - shape.begin_of(shape.rank), errno_text(errno));
+  return memory;
 }
 
 class FakeGroup final : public ProcessGroup {
@@ -54,7 +66,7 @@ class FakeGroup final : public ProcessGroup {
   SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
     if (!shares_memory() || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
     const PartsShape shape{.rank = rank(), .num_ranks = num_ranks(), .numel = numel, .dtype = dtype};
-    SharedParts parts = share_parts(unused_memory(shape.begin_of(num_ranks())), shape, pool, role, home);
+    SharedParts parts = share_parts(memory_of(shape), shape, pool, role, home);
     for (PartProgress& member : parts.members) {
       member.written = std::numeric_limits<std::uint64_t>::max();
       member.released = std::numeric_limits<std::uint64_t>::max();
@@ -117,6 +129,8 @@ class FakeGroup final : public ProcessGroup {
 
 std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, std::vector<int> nodes) {
   require<ConfigError>(num_ranks >= 1, "a fake group of {} ranks; expected at least one", num_ranks);
+  require<ConfigError>(nodes.empty() || std::ssize(nodes) == num_ranks, "a fake group of {} ranks with the nodes of {}", num_ranks,
+                       nodes.size());
   auto members = std::make_shared<std::vector<int>>(static_cast<std::size_t>(num_ranks));
   std::iota(members->begin(), members->end(), 0);
   return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder,

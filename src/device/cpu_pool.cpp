@@ -41,9 +41,9 @@ class CpuPool final : public Pool {
 
   [[nodiscard]] DeviceKind device() const override { return is_gpu_ ? DeviceKind::cuda : DeviceKind::cpu; }
   [[nodiscard]] DeviceKind device_of(const void* data) const override {
+    if (!is_gpu_) return DeviceKind::cpu;
     const auto address = reinterpret_cast<std::uintptr_t>(data);
-    const bool is_here = std::ranges::any_of(arenas_, [&](const auto& arena) { return arena->contains(address); });
-    return is_here ? device() : DeviceKind::cpu;
+    return std::ranges::any_of(arenas_, [&](const auto& arena) { return arena->contains(address); }) ? DeviceKind::cuda : DeviceKind::cpu;
   }
 
  protected:

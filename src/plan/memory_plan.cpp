@@ -84,7 +84,7 @@ std::string format_memory_plan(const StepMemory& step, std::int64_t peak, std::i
   const std::string_view where = last == step.backward_peak.total  ? "backward"
                                  : last == step.forward_peak.total ? "forward"
                                                                    : "the optimizer's step";
-  text += fmt::format("peak {} ({} bytes), in {}\n", format_bytes(peak), peak, where);
+  text += fmt::format("peak {} ({} bytes), in {}; within a phase roles peak at different moments\n", format_bytes(peak), peak, where);
   if (offloaded > 0) text += fmt::format("in the offload tier {} more\n", format_bytes(offloaded));
   return text;
 }

@@ -53,7 +53,6 @@ Device make_dry_device(const Config& config, const DryMachine& machine, plan::St
   Device device;
   device.gpu = machine.gpu;
   device.backend = machine.backend;
-  device.num_threads = machine.num_threads;
   if (!machine.counts_scratch) device.host_pool = recorder.make_pool();
   device.pool = recorder.make_pool();
   device.make_kernels = machine.make_kernels;
@@ -87,7 +86,10 @@ void separate_layers(nn::Module& model) {
 /// A step's memory, phase by phase.
 class StepMeter {
  public:
-  explicit StepMeter(plan::MemoryMeter& meter) : meter_(meter) { step_.start = meter.now(); }
+  explicit StepMeter(plan::MemoryMeter& meter) : meter_(meter) {
+    static_cast<void>(meter.take_peak());  // of what came before the step
+    step_.start = meter.now();
+  }
 
   void end(StepPhase phase) {
     if (phase == StepPhase::forward) keep_higher(step_.forward_peak, meter_.take_peak());

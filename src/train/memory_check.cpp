@@ -53,7 +53,7 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   if (device.gpu) return check_gpu_memory(world, config, device, start);
   const mpi::Communicator node = world.split_node();
   const std::int64_t batches = 2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
-  const std::int64_t mine = start.memory.peak + batches;
+  const std::int64_t mine = start.memory.peak + start.offload_peak + batches;
   const MemoryShare share = tightest_limit(node, mine, memory_limits());
   make_mpi_comm(world)->agree([&] {
     require<ConfigError>(share.needed <= share.limit.bytes,

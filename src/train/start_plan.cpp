@@ -27,6 +27,19 @@ void repeat_difference(std::vector<plan::CollectiveVolume>& after, const std::ve
   }
 }
 
+/// StepFigures::losses of micro-batches that were not run.
+void add_losses(StartPlan& plan, std::int64_t num_losses) {
+  constexpr auto kRole = static_cast<std::size_t>(MemoryRole::workspace);
+  const std::int64_t bytes = num_losses * dtype_bytes(DType::f32);
+  plan.memory.peak += bytes;
+  plan.memory.peak_by_role[kRole] += bytes;
+  plan::StepMemory& step = plan.step_memory;
+  for (plan::MemoryLevel* level : {&step.forward_peak, &step.backward_peak, &step.after_backward, &step.optimizer_peak}) {
+    level->total += bytes;
+    level->by_role[kRole] += bytes;
+  }
+}
+
 }  // namespace
 
 StartPlan make_start_plan(const Config& config, const Device& device, const ShardedModel& model, const data::BatchPlan& batch) {
@@ -34,7 +47,6 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
                            .rank = device.mesh->rank(),
                            .backend = device.backend,
                            .gpu = device.gpu,
-                           .num_threads = device.num_threads,
                            .mode = device.device_mesh->streams().mode,
                            .make_kernels = device.make_kernels};
   const std::int64_t rounds = std::min(batch.accumulation, kMostRounds);
@@ -44,6 +56,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   if (batch.accumulation > rounds) {
     const DryRun fewer = run_rounds(config, machine, batch, rounds - 1);
     repeat_difference(start.volume, plan::volume_of(fewer.record, 0), batch.accumulation - rounds);
+    add_losses(start, batch.accumulation - rounds);
   }
   for (const fsdp::Unit* unit : model.root->units()) {
     const fsdp::UnitStorage* storage = unit->storage();

@@ -25,7 +25,6 @@ struct DryMachine {
   int rank = 0;
   std::string backend;           ///< as Device::backend
   std::optional<GpuInfo> gpu{};  ///< none: the CPU
-  int num_threads = 1;
   StreamMode mode = StreamMode::threaded;
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels{};
   bool counts_scratch = true;  ///< the kernels' scratch memory is the machine's: false where other kernels stand for a GPU's

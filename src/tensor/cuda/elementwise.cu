@@ -120,8 +120,9 @@ void CudaKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
 
 /// Multiplying by 1 is exact. Kernels cannot access pageable host memory: data for it are copied through device memory.
 void CudaKernels::copy_converting(Stream& s, ConstTensorView src, TensorView dst) {
-  const auto is_pageable = [this](const void* data) {
-    if (pool_.device_of(data) == DeviceKind::cuda) return false;
+  const bool is_dry = s.device() == DeviceKind::cpu;  // a plan: nothing will run, and addresses are nobody's
+  const auto is_pageable = [is_dry](const void* data) {
+    if (is_dry) return false;
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
     return attributes.type == cudaMemoryTypeUnregistered;

@@ -44,7 +44,6 @@ DryMachine machine_of(const Config& config, const Cluster& cluster) {
   CpuKernelsOptions options;
   if (hardware.is_gpu) options = {.logits_bytes = CudaKernelsOptions().logits_bytes, .adds_in_products = !config.train.deterministic};
   DryMachine machine{.places = places_of(cluster),
-                     .num_threads = hardware.is_gpu ? 1 : hardware.threads,
                      .mode = hardware.is_gpu ? StreamMode::threaded : stream_mode(config.mesh.streams, hardware.threads),
                      .make_kernels = [options](Pool& pool) { return make_cpu_kernels(pool, options); },
                      .counts_scratch = !hardware.is_gpu,

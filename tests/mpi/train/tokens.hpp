@@ -16,7 +16,7 @@ namespace mica::train {
 class Tokens {
  public:
   explicit Tokens(int rank) {
-    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "mica-os-memory";
+    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "mica-tokens";
     path = (folder / fmt::format("tokens{}-{}.bin", rank, getpid())).string();
     std::filesystem::create_directories(folder);
     std::vector<std::uint16_t> ids(4000);

@@ -13,7 +13,6 @@
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/plan/memory_plan.hpp"
 #include "mica/plan/step_recorder.hpp"
-#include "mica/plan/volume.hpp"
 
 #include "testing/local_group.hpp"
 
@@ -45,7 +44,6 @@ struct PlannedRun {
 /// What a pool and the groups counted.
 struct MeasuredStep {
   std::int64_t start, forward_peak, backward_peak, after_backward, after_step, after_zero_grad;
-  friend bool operator==(const MeasuredStep&, const MeasuredStep&) = default;
 };
 struct Measured {
   std::vector<MeasuredStep> steps;

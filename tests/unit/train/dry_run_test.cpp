@@ -70,6 +70,7 @@ TEST(DryRun, TellsTheMemoryOfAStepPointByPoint) {
   EXPECT_GT(of(step.start, MemoryRole::optimizer), 0);
   EXPECT_GT(step.forward_peak.total, step.start.total);
   EXPECT_EQ(of(step.forward_peak, MemoryRole::unsharded_grad), 0);
+  EXPECT_EQ(of(step.forward_peak, MemoryRole::sharded_grad), 0);
   EXPECT_GT(step.backward_peak.total, step.forward_peak.total);
   EXPECT_GT(of(step.backward_peak, MemoryRole::unsharded_grad), 0);
   EXPECT_GT(of(step.after_backward, MemoryRole::sharded_grad), 0);
