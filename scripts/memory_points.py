@@ -70,6 +70,7 @@ def run_rank(command, run):
             while len(list(pathlib.Path(run).glob("rss.*"))) < ranks:  # one that loses another ends
                 time.sleep(0.01)
             child.kill()  # before it saves
+            child.wait()
         time.sleep(0.05)
     sys.exit(0 if child.returncode < 0 else 1)
 
