@@ -42,10 +42,6 @@ void MemoryMeter::keep_peaks() {
   }
 }
 
-void keep_higher(MemoryLevel& highest, const MemoryLevel& level) {
-  if (level.total > highest.total) highest = level;
-}
-
 // --- printing --------------------------------------------------------------------------------------------------------
 
 std::string format_bytes(std::int64_t bytes) {

@@ -2,6 +2,7 @@
 #include "mica/train/dry_run.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/comm/mpi_group.hpp"
@@ -32,13 +33,14 @@ class ZeroDataset final : public data::Dataset {
 };
 
 plan::RecorderOptions recorder_options(const Config& config, const DryMachine& machine) {
-  plan::RecorderOptions options{.rank = machine.rank,
+  std::vector<int> nodes;
+  for (const RankPlace& place : machine.places) nodes.push_back(place.node);
+  plan::RecorderOptions options{.nodes = std::move(nodes),
+                                .rank = machine.rank,
                                 .shares_memory = machine.backend == "shared",
                                 .device = machine.gpu ? DeviceKind::cuda : DeviceKind::cpu,
                                 .seq_len = config.train.seq_len,
                                 .dtype = fsdp_options(config).param_dtype()};
-  options.nodes.clear();
-  for (const RankPlace& place : machine.places) options.nodes.push_back(place.node);
   // Groups of GPUs do not stage in the pool.
   if (!machine.gpu) {
     options.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
@@ -92,8 +94,8 @@ class StepMeter {
   }
 
   void end(StepPhase phase) {
-    if (phase == StepPhase::forward) keep_higher(step_.forward_peak, meter_.take_peak());
-    if (phase == StepPhase::backward) keep_higher(step_.backward_peak, meter_.take_peak());
+    if (phase == StepPhase::forward) keep_higher(step_.forward_peak);
+    if (phase == StepPhase::backward) keep_higher(step_.backward_peak);
     if (phase == StepPhase::backward) step_.after_backward = meter_.now();
     if (phase == StepPhase::update) step_.optimizer_peak = meter_.take_peak();
   }
@@ -103,6 +105,12 @@ class StepMeter {
   }
 
  private:
+  /// Over all micro-batches.
+  void keep_higher(plan::MemoryLevel& highest) {
+    const plan::MemoryLevel peak = meter_.take_peak();
+    if (peak.total > highest.total) highest = peak;
+  }
+
   plan::MemoryMeter& meter_;
   plan::StepMemory step_;
 };

@@ -54,9 +54,6 @@ class MemoryMeter {
   MemoryStats highest_;
 };
 
-/// Replaces `highest` if `level` has a higher total.
-void keep_higher(MemoryLevel& highest, const MemoryLevel& level);
-
 /// "512 B", "1.50 KiB", "340.2 MiB", "1.25 GiB".
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);
 

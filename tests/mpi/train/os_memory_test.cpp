@@ -6,10 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/train/start_plan.hpp"
-#include "mica/train/step_runner.hpp"
-
-#include "support/mpi_test.hpp"
+#include "planned_training.hpp"
 #include "tokens.hpp"
 
 namespace mica::train {
@@ -54,22 +51,17 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   config.train.seq_len = 32;
 
   const std::int64_t before = status_bytes("VmRSS");
-  Device device = Device::make(config, testing::session(), world, Logger());
-  const Datasets datasets = Datasets::open(config);
-  const data::BatchPlan batch = data::make_batch_plan(2, world.num_ranks(), 0);
-  ShardedModel model = ShardedModel::make(config, device);
-  const StartPlan plan = make_start_plan(config, device, model, batch);
-  model.root->initialize(1);
-  StepRunner runner(config, model, datasets.train, batch, world.rank());
-  for (std::int64_t step = 1; step <= 3; ++step) (void)runner.run(step, 1e-3);
-  model.context.compute.synchronize();
+  PlannedTraining training(world, config);
+  training.run(1, 3);
+  const StartPlan& plan = training.plan;
+  const MemoryStats& pool = training.device.pool->stats();
 
   world.barrier();  // all ranks have their neighbours' pages
   const std::int64_t taken = status_bytes("VmHWM") - before - bytes_of_neighbours();
   ASSERT_GT(plan.memory.peak, 500'000'000);
-  EXPECT_EQ(device.pool->stats().peak, plan.memory.peak);
+  EXPECT_EQ(pool.peak, plan.memory.peak);
   // The pool's pieces leave gaps. What is beside the pool is oneDNN's: its code, and on CPUs without AVX-512 the copies of operands.
-  const std::int64_t reserved = device.pool->stats().reserved;
+  const std::int64_t reserved = pool.reserved;
   EXPECT_NEAR(static_cast<double>(reserved), static_cast<double>(plan.memory.peak), 0.03 * static_cast<double>(plan.memory.peak));
   EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(reserved), 40e6);
   world.barrier();

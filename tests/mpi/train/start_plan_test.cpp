@@ -5,9 +5,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "mica/train/step_runner.hpp"
-
-#include "support/mpi_test.hpp"
+#include "planned_training.hpp"
 #include "tokens.hpp"
 
 namespace mica::train {
@@ -28,20 +26,14 @@ TEST(StartPlan, B3_CountsIgnoredParameters) {
     config.data.train = {tokens.path};
     config.train.micro_batch = 2;
     config.train.seq_len = 32;
-    Device device = Device::make(config, testing::session(), world, Logger());
-    const Datasets datasets = Datasets::open(config);
-    const data::BatchPlan batch = data::make_batch_plan(2, world.num_ranks(), 0);
-    ShardedModel model = ShardedModel::make(config, device);
-    const StartPlan plan = make_start_plan(config, device, model, batch);
-    model.root->initialize(1);
+    PlannedTraining training(world, config);
+    const MemoryStats& pool = training.device.pool->stats();
     const std::int64_t bytes = 256 * 16 * (dtype == "fp32" ? 4 : 2);
-    EXPECT_EQ(device.pool->stats().current_of(MemoryRole::unsharded_param), bytes);
-    EXPECT_EQ(plan.step_memory.start.by_role[static_cast<std::size_t>(MemoryRole::unsharded_param)], bytes);
-    StepRunner runner(config, model, datasets.train, batch, world.rank());
-    for (std::int64_t step = 1; step <= 2; ++step) (void)runner.run(step, 1e-3);
-    model.context.compute.synchronize();
-    EXPECT_EQ(device.pool->stats().peak, plan.memory.peak) << dtype;
-    EXPECT_EQ(device.pool->stats().peak_by_role, plan.memory.peak_by_role) << dtype;
+    EXPECT_EQ(pool.current_of(MemoryRole::unsharded_param), bytes);
+    EXPECT_EQ(training.plan.step_memory.start.by_role[static_cast<std::size_t>(MemoryRole::unsharded_param)], bytes);
+    training.run(1, 2);
+    EXPECT_EQ(pool.peak, training.plan.memory.peak) << dtype;
+    EXPECT_EQ(pool.peak_by_role, training.plan.memory.peak_by_role) << dtype;
     world.barrier();
   }
 }
@@ -72,19 +64,13 @@ TEST(StartPlan, F4_HasThePeaksOfEveryKindOfRun) {
            {"--train.global_batch=" + std::to_string(2 * 5 * world.num_ranks())},
        }) {
     const Config config = parse_config({.text = text}, flags);
-    Device device = Device::make(config, testing::session(), world, Logger());
-    const Datasets datasets = Datasets::open(config);
-    ShardedModel model = ShardedModel::make(config, device);
-    const data::BatchPlan batch = data::make_batch_plan(config.train.micro_batch, world.num_ranks(), config.train.global_batch);
-    const StartPlan plan = make_start_plan(config, device, model, batch);
-    model.root->initialize(1);
-    StepRunner runner(config, model, datasets.train, batch, device.mesh->rank());
-    for (std::int64_t step = 1; step <= 3; ++step) (void)runner.run(step, 1e-3);
-    model.context.compute.synchronize();
+    PlannedTraining training(world, config);
+    training.run(1, 3);
+    const MemoryStats& pool = training.device.pool->stats();
     const std::string what = fmt::format("{}", fmt::join(flags, " "));
-    EXPECT_EQ(device.pool->stats().peak, plan.memory.peak) << what;
-    EXPECT_EQ(device.pool->stats().peak_by_role, plan.memory.peak_by_role) << what;
-    EXPECT_EQ(device.device_mesh->offload().pool->stats().peak, plan.offload_peak) << what;
+    EXPECT_EQ(pool.peak, training.plan.memory.peak) << what;
+    EXPECT_EQ(pool.peak_by_role, training.plan.memory.peak_by_role) << what;
+    EXPECT_EQ(training.device.device_mesh->offload().pool->stats().peak, training.plan.offload_peak) << what;
     world.barrier();
   }
 }
@@ -103,24 +89,17 @@ TEST(StartPlan, ManyMicroBatchesAreLikeTheMiddleOnes) {
       config.train.gradient_sync = sync;
       config.mesh.backend = "mpi";
       config.fsdp.strategy = strategy;
-      Device device = Device::make(config, testing::session(), world, Logger());
-      const Datasets datasets = Datasets::open(config);
-      ShardedModel model = ShardedModel::make(config, device);
-      constexpr std::int64_t kRounds = 7;
-      const data::BatchPlan batch = data::make_batch_plan(1, world.num_ranks(), kRounds * world.num_ranks());
-      const StartPlan plan = make_start_plan(config, device, model, batch);
-      model.root->initialize(1);
-      StepRunner runner(config, model, datasets.train, batch, world.rank());
-      (void)runner.run(1, 1e-3);
-      fsdp::DeviceMesh& device_mesh = *device.device_mesh;
+      config.train.global_batch = 7 * world.num_ranks();
+      PlannedTraining training(world, config);
+      training.run(1, 1);
+      const fsdp::DeviceMesh& device_mesh = *training.device.device_mesh;
       const std::vector<ProcessGroup*> groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.shard_norm_group()};
       for (ProcessGroup* group : groups) group->reset_counts();
-      (void)runner.run(2, 1e-3);
-      model.context.compute.synchronize();
+      training.run(2, 2);
       for (const ProcessGroup* group : groups) {
         for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
           std::int64_t calls = 0, bytes = 0;
-          for (const plan::CollectiveVolume& volume : plan.volume) {
+          for (const plan::CollectiveVolume& volume : training.plan.volume) {
             if (volume.group != group->name() || volume.kind != kind) continue;
             calls += volume.calls;
             bytes += volume.bytes;
@@ -130,7 +109,7 @@ TEST(StartPlan, ManyMicroBatchesAreLikeTheMiddleOnes) {
               << strategy << " " << sync << " " << group->name() << " " << collective_name(kind);
         }
       }
-      EXPECT_EQ(device.pool->stats().peak, plan.memory.peak) << strategy << " " << sync;
+      EXPECT_EQ(training.device.pool->stats().peak, training.plan.memory.peak) << strategy << " " << sync;
       world.barrier();
     }
   }
