@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // mica-bench's subcommands: they run, and what they report fits together. No speeds are asserted.
 
+#include <csignal>
 #include <filesystem>
 #include <sstream>
 
@@ -159,6 +160,14 @@ TEST(Bench, HardwareOutIsReadByThePlanner) {
       run({program("mica-plan"), source_folder() + "/configs/gpt2-tiny-text.cfg", "--ranks=2", "--hardware=" + file, "--json"}, 60);
   ASSERT_EQ(plan.status, 0) << plan.output;
   EXPECT_GT(Json::parse(plan.output)["step_ms"], 0.0);
+}
+
+TEST(Bench, StoppedWhileMeasuringLeavesNoEmptyFile) {
+  const TemporaryFolder folder;
+  const Finished stopped = run({"timeout", "-s", "KILL", "4", program("mica-bench"), "gemm", "--rows=32", "--width=64", "--vocab=96",
+                                "--head-rows=8", "--rounds=1000000", "--hardware-out=" + (folder / "this.json")});
+  ASSERT_EQ(stopped.status, 128 + SIGKILL) << stopped.output;
+  EXPECT_FALSE(std::filesystem::exists(folder / "this.json"));
 }
 
 TEST(Bench, CommReportsCollectivesBySize) {

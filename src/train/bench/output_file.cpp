@@ -2,6 +2,7 @@
 #include "output_file.hpp"
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 
 #include "mica/core/error.hpp"
@@ -9,8 +10,10 @@
 namespace mica::train::bench {
 
 void require_writable(std::string_view flag, const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
   require<ConfigError>(std::ofstream(path, std::ios::app).is_open(), "{}={}: cannot write it: {}; give a file in a folder that exists",
                        flag, path, errno_text(errno));
+  if (!existed) std::filesystem::remove(path);  // a program that is stopped leaves no empty file
 }
 
 void write_output(std::string_view flag, const std::string& path, std::string_view text) {
