@@ -147,7 +147,7 @@ SaveReport EmergencySaver::save() {
       claims = wait_for_claims(step, sees_later);
       if (claims == Claims::all && is_mine) write_part(step, report);
     }
-    if (claims == Claims::all) {
+    if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
       if (is_mine && job_->contents.shard_rank == 0) {
         wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); });
@@ -185,6 +185,7 @@ bool EmergencySaver::claim(std::int64_t step) {
 EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later) const {
   for (const auto deadline = Clock::now() + kPatience; Clock::now() < deadline; std::this_thread::sleep_for(kPoll)) {
     if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
+    if (has_checkpoint(step)) return Claims::saved;  // and so the claims are gone, perhaps between two looks at them
     if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
   }
   return Claims::missing;

@@ -70,7 +70,7 @@ class EmergencySaver {
 
  private:
   class Frozen;
-  enum class Claims : std::uint8_t { all, later_step, missing };
+  enum class Claims : std::uint8_t { all, saved, later_step, missing };
 
   [[nodiscard]] std::string folder_of(std::int64_t step) const;
   [[nodiscard]] std::string claims_of(std::int64_t step) const;

@@ -156,6 +156,12 @@ TEST(EmergencySaver, AnUpdateIsNotSavedInPart) {
 // A wrong alarm: the rank's own thread goes on while another thread of it saves.
 TEST(EmergencySaver, AnUpdateWaitsWhileItsRankSaves) {
   const TemporaryFolder folder;
+  const std::string claims = folder / "checkpoints/step-00000005.r0.claims.tmp";
+  const std::string saved = folder / "checkpoints/step-00000005";
+  // The claims are gone once the checkpoint is there, which a thread that gets no core may see first.
+  const auto wait_for_claim = [&] {
+    while (!fs::exists(claims + "/claim-00001") && !fs::exists(saved)) std::this_thread::yield();
+  };
   std::barrier all(kRanks);
   run_local_ranks(kRanks, [&](auto world) {
     const int rank = world->rank();
@@ -164,20 +170,19 @@ TEST(EmergencySaver, AnUpdateWaitsWhileItsRankSaves) {
     all.arrive_and_wait();
     if (rank == 1) {
       std::thread saving([&] { EXPECT_EQ(trained.saver->save().step, 5); });
-      while (!fs::exists(folder / "checkpoints/step-00000005.r0.claims.tmp/claim-00001")) std::this_thread::yield();
+      wait_for_claim();
       trained.update(6);  // held up until the part is written, for which shard 0 is still missing
-      EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000005.r0.claims.tmp/part-00001") ||
-                  fs::exists(folder / "checkpoints/step-00000005"));
+      EXPECT_TRUE(fs::exists(claims + "/part-00001") || fs::exists(saved));
       saving.join();
     }
     if (rank == 0) {
-      while (!fs::exists(folder / "checkpoints/step-00000005.r0.claims.tmp/claim-00001")) std::this_thread::yield();
+      wait_for_claim();
       EXPECT_EQ(trained.saver->save().step, 5);
     }
     all.arrive_and_wait();
     trained.model.fill(5);
     const auto expected = trained.model.bits();
-    (void)trained.model.load(folder / "checkpoints/step-00000005");
+    (void)trained.model.load(saved);
     EXPECT_EQ(trained.model.bits(), expected);
   });
 }
@@ -198,6 +203,26 @@ TEST(EmergencySaver, ASecondAttemptHasItsOwnClaims) {
     EXPECT_EQ(trained.saver->save().step, 5);
   });
   EXPECT_THAT(verify(folder / "checkpoints/step-00000005").damage, IsEmpty());
+}
+
+// A slow rank: it waits for claims, and when it looks again, the others have saved and deleted them.
+TEST(EmergencySaver, ACheckpointThatOthersCompletedEndsTheWait) {
+  const TemporaryFolder folder;
+  const std::string claims = folder / "checkpoints/step-00000005.r0.claims.tmp";
+  const std::string saved = folder / "checkpoints/step-00000005";
+  run_local_ranks(kRanks, [&](auto world) {
+    const int rank = world->rank();
+    TrainedRank trained(std::move(world), folder.path());
+    trained.update(5);
+    if (rank != 0) return;
+    std::thread others([&] {
+      while (!fs::exists(claims)) std::this_thread::yield();
+      fs::create_directory(saved);
+      fs::remove_all(claims);
+    });
+    EXPECT_EQ(trained.saver->save().path, saved);
+    others.join();
+  });
 }
 
 TEST(EmergencySaver, AFolderThatAnotherJobHasTakenGetsNoCheckpoint) {
