@@ -31,12 +31,16 @@ struct Case {
 void expect_refused(const Case& expected, const Finished& seen) {
   SCOPED_TRACE(expected.name + "\n" + seen.output);
   EXPECT_FALSE(seen.is_timed_out);
-  EXPECT_LT(seen.seconds, kSeconds);
   EXPECT_EQ(seen.status, expected.status);
   const std::vector<std::string> lines = seen.error_lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_LT(lines[0].size(), 3000u) << "a line that a person can read, whatever the input holds";
   for (const std::string& part : expected.says) EXPECT_THAT(lines[0], HasSubstr(part));
+}
+
+/// For jobs that fail after they have taken the run folder, which they share.
+void expect_refused_in_turn(const std::vector<Case>& cases) {
+  for (const Case& expected : cases) expect_refused(expected, test::run(expected.command, kSeconds));
 }
 
 /// Three at a time: launchers mostly sleep when a job fails.
@@ -46,7 +50,7 @@ void expect_all_refused(const std::vector<Case>& cases) {
     std::vector<std::future<Finished>> children;
     const std::size_t last = std::min(cases.size(), first + kAtOnce);
     for (std::size_t i = first; i < last; ++i) {
-      children.push_back(std::async(std::launch::async, [&cases, i] { return test::run(cases[i].command, 30); }));
+      children.push_back(std::async(std::launch::async, [&cases, i] { return test::run(cases[i].command, kSeconds); }));
     }
     for (std::size_t i = first; i < last; ++i) expect_refused(cases[i], children[i - first].get());
   }
@@ -68,8 +72,8 @@ class BadInput : public ::testing::Test {
   }
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] std::string checkpoints() const { return folder_ / "run/checkpoints"; }
-  [[nodiscard]] std::vector<std::string> train(std::vector<std::string> flags, int num_ranks = 2) const {
-    return training(num_ranks, folder_ / "good.cfg", std::move(flags));
+  [[nodiscard]] std::vector<std::string> train(const std::vector<std::string>& flags, int num_ranks = 2) const {
+    return training(num_ranks, folder_ / "good.cfg", flags);
   }
   [[nodiscard]] Case flag(std::string name, std::string flag, std::vector<std::string> says, int num_ranks = 2) const {
     return {std::move(name), train({std::move(flag)}, num_ranks), 2, std::move(says)};
@@ -180,7 +184,7 @@ TEST_F(BadInput, HostileConfigs) {
 }
 
 TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
-  expect_all_refused({
+  expect_refused_in_turn({
       flag("batch", "--train.global_batch=5", {"train.global_batch=5", "2 x 2 = 4", "8"}),
       flag("shard size", "--mesh.shard_size=3", {"mesh.shard_size=3", "2 ranks", "1, 2"}),
       flag("strategy", "--mesh.shard_size=2", {"full_shard", "mesh.shard_size", "hybrid_shard"}, 4),
@@ -280,7 +284,7 @@ TEST_F(BadInput, InTokenFiles) {
   overwrite_token(folder_ / "past.bin", 1234, 256);
   write_text(folder_ / "odd.h5", "this is no HDF5 file");
   const auto tokens = [&](const std::string& name) { return "--data.train=" + (folder_ / name); };
-  expect_all_refused({
+  expect_refused_in_turn({
       flag("missing", tokens("none.bin"), {"none.bin", "No such file"}),
       flag("no match", tokens("none-*.bin"), {"none-*.bin", "no file matches"}),
       flag("empty", tokens("empty.bin"), {"empty.bin", "empty"}),
@@ -295,7 +299,7 @@ TEST_F(BadInput, CheckpointsThatDoNotFit) {
   train_well();
   const auto before = contents_of(checkpoints());
   const std::string newest = checkpoints() + "/step-00000004";
-  expect_all_refused({
+  expect_refused_in_turn({
       flag("another model", "--model.width=32", {newest, "model.width = 16", "32"}),
       flag("another seed", "--run.seed=9", {newest, "run.seed"}),
       flag("other data", "--train.seq_len=8", {newest, "train.seq_len = 16", "8", "allow_data_change"}),

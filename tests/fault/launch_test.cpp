@@ -30,9 +30,12 @@ Words operator+(Words a, const Words& b) {
 Words two_ranks(const Words& first, const Words& second) { return Words{"mpirun", "-np", "1"} + first + Words{":", "-np", "1"} + second; }
 
 /// A shell that hides what the launcher told the process, but its number of ranks: as a container without the launcher's socket does.
+/// Each process gets a folder of its own for Open MPI, whose processes fail when two make the same one at once.
 const Words kHidesTheLauncher{
     "/bin/bash", "-c",
-    "for name in $(compgen -e); do case $name in PMIX_*|OMPI_MCA_ess*|OMPI_MCA_orte*|OMPI_MCA_pmix*|PRTE_*) unset $name;; esac; done; exec "
+    "own=$(mktemp -d \"$OMPI_MCA_orte_tmpdir_base/XXXXXX\"); "
+    "for name in $(compgen -e); do case $name in PMIX_*|OMPI_MCA_ess*|OMPI_MCA_orte*|OMPI_MCA_pmix*|PRTE_*) unset $name;; esac; done; "
+    "export OMPI_MCA_orte_tmpdir_base=$own; exec "
     "\"$@\"",
     "bash"};
 

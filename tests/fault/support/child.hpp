@@ -40,9 +40,9 @@ class Child {
   [[nodiscard]] std::vector<pid_t> ranks(int num_ranks) const;
   [[nodiscard]] bool is_running();
   /// True once the output holds `text`; false when the child ended without it or the time is up.
-  [[nodiscard]] bool wait_for(const std::string& text, double limit_s = 60);
+  [[nodiscard]] bool wait_for(const std::string& text, double limit_s = 300);
   /// Waits for the end; after the deadline, kills.
-  Finished wait(double limit_s = 60);
+  Finished wait(double limit_s = 300);
 
  private:
   [[nodiscard]] bool reap(int options);
@@ -67,7 +67,7 @@ class Child {
 /// mpirun -np RANKS PROGRAM ARGUMENTS...
 [[nodiscard]] std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command);
 /// Runs to the end.
-[[nodiscard]] Finished run(const std::vector<std::string>& command, double limit_s = 60);
+[[nodiscard]] Finished run(const std::vector<std::string>& command, double limit_s = 300);
 
 /// Inside a mount namespace of its own (root or not), runs `script` with "$@" = command: mounts made there vanish with it.
 [[nodiscard]] std::vector<std::string> in_mount_namespace(const std::string& script, const std::vector<std::string>& command);
