@@ -37,7 +37,7 @@ else
   candidates=$(changed_since "$since")
 fi
 
-cmake --preset dev -B "$folder" --log-level=WARNING -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+cmake --preset dev -B "$folder" --log-level=WARNING -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMICA_EMULATE_CUDA=ON >/dev/null
 # Without its OpenMP library clang has no omp.h, and gcc's has an attribute that clang does not know.
 mkdir -p "$folder/headers"
 printf 'extern "C" int omp_get_max_threads();\nextern "C" void omp_set_num_threads(int);\n' >"$folder/headers/omp.h"

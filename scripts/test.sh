@@ -3,6 +3,7 @@
 # Builds and runs Mica's tests.
 #   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
 #   scripts/test.sh -R NAME ...    arguments go to ctest
+#   scripts/test.sh --emulated-gpu tests of the GPU code on an emulated GPU; CI runs them with the default suite
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
 #   scripts/test.sh --mpich        tests under mpirun and a training on 2 ranks with Debian's MPICH
 #   scripts/test.sh --fuzz [SEC]   each fuzzer of Mica's parsers for SEC seconds (default 60); CI: 10
@@ -17,7 +18,8 @@ cd "$(dirname "$0")/.."
 source scripts/environment.sh
 jobs=$(nproc)
 flags=()
-[[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
+emulate_cuda=OFF
+[[ "${CI:-}" != "true" ]] || { flags+=(-DMICA_WERROR=ON); emulate_cuda=ON; }
 work=$(mktemp -d)
 times=()
 
@@ -43,7 +45,9 @@ left_out() {
 
 # build PRESET [cmake --build arguments]: including the tests, which the presets for users leave out.
 build() {
-  cmake --preset "$1" --log-level=WARNING -DMICA_BUILD_TESTS=ON "${flags[@]}"
+  local emulate=OFF
+  [[ "$1" != dev && "$1" != mpich ]] || emulate=$emulate_cuda
+  cmake --preset "$1" --log-level=WARNING -DMICA_BUILD_TESTS=ON "-DMICA_EMULATE_CUDA=$emulate" "${flags[@]}"
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
@@ -145,8 +149,9 @@ scripts/check_packaging.py
 scripts/check_format.sh
 scripts/reference-venv.sh
 case "${1:-}" in
+  --emulated-gpu) emulate_cuda=ON; stage build build dev; stage "tests on an emulated GPU" run_tests build/release -L emulated; exit ;;
   --sanitizers) sanitizers; exit ;;
-  --mpich) mpich; exit ;;
+  --mpich) emulate_cuda=ON; mpich; exit ;;
   --fuzz) stage fuzzing fuzz "${2:-60}"; exit ;;
   --mutations) stage mutations scripts/mutate.py; exit ;;
 esac
