@@ -22,8 +22,8 @@ MPT = "llm-foundry"  # github.com/mosaicml/llm-foundry, scripts/train/benchmarki
 PAPER = "FSDP paper"  # PyTorch FSDP, arXiv:2304.11277, 5.4: 2 Tb/s between hosts of 8
 FMS = "fms-fsdp"  # github.com/foundation-model-stack/fms-fsdp, README.md at commit 4ffb9bd
 FMS_COMPILED = "fms-fsdp, compiled"  # ... at commit ed74fd5, with torch.compile
-# Whose kernels ran there; those of a compiled model are fused as Mica's are.
-SOFTWARE = {MPT: "llm-foundry-2023", PAPER: "pytorch-2022", FMS: "pytorch", FMS_COMPILED: "mica"}
+# Whose kernels ran there.
+SOFTWARE = {MPT: "llm-foundry-2023", PAPER: "pytorch-2022", FMS: "fms-2024", FMS_COMPILED: "pytorch-compiled"}
 FULL, HYBRID = "full_shard", "hybrid_shard"
 # type, layers, width, heads, vocabulary, and of a Llama key and value heads, columns inside a block. MPT's yamls, the paper's GPT-175B,
 # Llama 2 and Code Llama 34B. All heads have 128 columns.
@@ -94,9 +94,8 @@ seq_len = {seq_len}
 micro_batch = {micro_batch}
 global_batch = {micro_batch * accumulation * gpus}
 """)
-    command = [program, config, f"--ranks={gpus}", "--ranks-per-node=8", f"--hardware={hardware}", f"--node-gbps={gbps}", "--json", "--largest=false"]
-    if SOFTWARE[source] != "mica":
-        command.append(f"--software={SOFTWARE[source]}")
+    command = [program, config, f"--ranks={gpus}", "--ranks-per-node=8", f"--hardware={hardware}", f"--node-gbps={gbps}", "--json", "--largest=false",
+               f"--software={SOFTWARE[source]}"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -51,8 +51,9 @@ std::vector<std::string> software_names() { return names_of(kSoftwareFiles); }
 
 Software parse_software(std::string_view text, const std::string& file_name) {
   const auto json = io::JsonValue::parse<ConfigError>(text, file_name);
-  check_keys(json, {"name", "what", "attention", "kernels"});
+  check_keys(json, {"name", "what", "fuses_layers", "attention", "kernels"});
   Software software{.name = json["name"].text(), .attention = {}, .kernels = {}};
+  if (json.has("fuses_layers")) software.fuses_layers = json["fuses_layers"].boolean();
   static_cast<void>(json["what"].text());
   constexpr double kMost = 1e9;
   json["attention"].for_each_key([&](const std::string& hardware, const io::JsonValue& each) {

@@ -21,11 +21,12 @@ struct KernelCost {
   double extra = 0;      ///< bytes that further kernels move for it, as a multiple of the task's own (a product's: its operands')
 };
 
-/// A program that trains with Mica's schedule and layers, which are those of PyTorch's FSDP, but with kernels of its own: no layer is fused
-/// with its neighbour, and its attention and its kernels between products are of another speed. For comparisons with measurements of
-/// that program. Read from a JSON file, in which every constant has a source (docs/planning.md, Software files).
+/// A program that trains with Mica's schedule and layers, which are those of PyTorch's FSDP, but with kernels of its own: its attention and
+/// its kernels between products are of another speed, and most programs fuse no layers. For comparisons with measurements of that program.
+/// Read from a JSON file, in which every constant has a source (docs/planning.md, Software files).
 struct Software {
   std::string name;
+  bool fuses_layers = false;                       ///< a layer with its neighbour, as Mica does [Note: fused neighbours]
   std::map<std::string, AttentionRate> attention;  ///< by Hardware::name
   std::map<std::string, KernelCost> kernels;       ///< by the name of Mica's task; the others cost what Mica's do
 

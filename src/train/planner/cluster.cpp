@@ -47,7 +47,7 @@ DryMachine machine_of(const Config& config, const Cluster& cluster) {
                      .mode = hardware.is_gpu ? StreamMode::threaded : stream_mode(config.mesh.streams, hardware.threads),
                      .make_kernels = [options](Pool& pool) { return make_cpu_kernels(pool, options); },
                      .counts_scratch = !hardware.is_gpu,
-                     .fuses_layers = !cluster.software};
+                     .fuses_layers = !cluster.software || cluster.software->fuses_layers};
   machine.backend = backend_of(config, hardware, machine.places);
   if (hardware.is_gpu) machine.gpu = GpuInfo{.name = hardware.name};
   return machine;

@@ -199,7 +199,8 @@ TEST(Hardware, MistakesAreNamed) {
 // --- software files --------------------------------------------------------------------------------------------------
 
 TEST(Software, FilesThatComeWithMicaAreWhole) {
-  EXPECT_THAT(software_names(), ::testing::UnorderedElementsAre("llm-foundry-2023", "pytorch", "pytorch-2022"));
+  EXPECT_THAT(software_names(),
+              ::testing::UnorderedElementsAre("fms-2024", "llm-foundry-2023", "pytorch", "pytorch-2022", "pytorch-compiled"));
   for (const std::string& name : software_names()) {
     const Software software = find_software(name);
     EXPECT_EQ(software.name, name);
@@ -207,6 +208,11 @@ TEST(Software, FilesThatComeWithMicaAreWhole) {
       EXPECT_LE(software.attention_on(hardware).forward_tflops, find_hardware(hardware).attention.forward_tflops) << name << hardware;
     }
   }
+}
+
+TEST(Software, FusesLayersIfItSaysSo) {
+  EXPECT_FALSE(find_software("pytorch").fuses_layers);
+  EXPECT_TRUE(find_software("pytorch-compiled").fuses_layers);
 }
 
 TEST(Software, MistakesAreNamed) {

@@ -151,8 +151,8 @@ TEST(DryRun, IsOfAnyNumberOfRanks) {
   EXPECT_EQ(gather->group, (plan::GroupShape{.num_ranks = 16384, .num_nodes = 2048, .ranks_on_node = 8}));
 }
 
-// Another software's layers are kernels of their own; what they compute and send is the same.
-TEST(DryRun, OfAnotherSoftwareFusesNothing) {
+// The layers of eager software are kernels of their own; what they compute and send is the same.
+TEST(DryRun, OfAnotherSoftwareFusesWhatThatDoes) {
   Cluster theirs = cluster(4, 2);
   theirs.software = plan::find_software("pytorch");
   const auto count = [](const DryRun& run, std::string_view what) {
@@ -160,6 +160,8 @@ TEST(DryRun, OfAnotherSoftwareFusesNothing) {
     return std::count_if(run.record.ops.begin(), second, [&](const plan::RecordedOp& op) { return op.what == what; });
   };
   const DryRun fused = dry_run(tiny(), cluster(4, 2)), apart = dry_run(tiny(), theirs);
+  theirs.software = plan::find_software("pytorch-compiled");
+  EXPECT_EQ(count(dry_run(tiny(), theirs), "linear_gelu"), 4);
   EXPECT_EQ(count(fused, "linear_gelu"), 4);
   EXPECT_EQ(count(fused, "linear_gelu_backward_input"), 4);
   EXPECT_EQ(count(apart, "linear_gelu"), 0);
