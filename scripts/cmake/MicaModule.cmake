@@ -21,6 +21,23 @@ macro(mica_compile_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endmacro()
 
+# What most sources read, compiled once for the rooms whose flags are the same: a tenth of their time. Builds file by file do without, and
+# so find a missing include.
+function(_mica_precompile_headers name)
+  get_target_property(libs mica_${name} LINK_LIBRARIES)
+  if(NOT CMAKE_UNITY_BUILD OR "OpenMP::OpenMP_CXX" IN_LIST libs)
+    return()
+  endif()
+  if(name STREQUAL "core")
+    target_compile_options(mica_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
+    target_precompile_headers(mica_core PRIVATE
+      <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <sstream> <string>
+      <thread> <vector> <fmt/format.h> <fmt/ranges.h>)
+  else()
+    target_precompile_headers(mica_${name} REUSE_FROM mica_core)
+  endif()
+endfunction()
+
 function(mica_add_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -46,5 +63,6 @@ function(mica_add_module name)
   target_compile_features(mica_${name} PUBLIC cxx_std_20)
   list(TRANSFORM arg_DEPENDS PREPEND "mica::")
   target_link_libraries(mica_${name} PUBLIC ${arg_DEPENDS} ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:mica_options>)
+  _mica_precompile_headers(${name})
   set_property(GLOBAL APPEND PROPERTY MICA_MODULES mica_${name})
 endfunction()

@@ -33,7 +33,7 @@ class CpuClock final : public StreamClock {
 };
 
 /// Text as a JSON string, in quotes.
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -150,14 +150,14 @@ std::string Tracer::to_json() const {
   std::string events = fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})", rank_, rank_);
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     events += fmt::format(",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", rank_, row,
-                          quoted(rows_[row]));
+                          json_string(rows_[row]));
   }
   std::int64_t first = 0;
   for (const Slice& slice : slices_) first = first == 0 ? slice.begin->ns() : std::min(first, slice.begin->ns());
   for (const Slice& slice : slices_) {
     const std::int64_t begin = slice.begin->ns(), end = slice.end->ns();
     events += fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}{}}}", rank_,
-                          slice.row, quoted(slice.label.empty() ? slice.name : slice.name + " " + slice.label), slice.kind,
+                          slice.row, json_string(slice.label.empty() ? slice.name : slice.name + " " + slice.label), slice.kind,
                           static_cast<double>(begin - first) * 1e-3, static_cast<double>(end - begin) * 1e-3,
                           slice.bytes > 0 ? fmt::format(",\"args\":{{\"bytes\":{}}}", slice.bytes) : "");
   }
