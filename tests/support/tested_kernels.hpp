@@ -20,7 +20,7 @@ namespace mica::testing::device {
 
 struct Options {
   bool use_native_bf16 = true;  ///< of a CPU
-  std::int64_t logits_bytes = 32 << 20;
+  std::int64_t logits_bytes = 64 << 20;
   bool fuse_epilogues = false;  ///< of a GPU
   bool f32_logits = true;       ///< of a GPU
 };

@@ -300,7 +300,7 @@ struct CpuKernelsOptions {
   /// True: bf16 instructions if the processor has them. False: none, as on a processor without them (tests).
   bool use_native_bf16 = true;
   /// Most bytes of logits that head_loss holds at a time (at least one row).
-  std::int64_t logits_bytes = 32 << 20;
+  std::int64_t logits_bytes = 64 << 20;
   /// The value of Kernels::adds_in_products(); true for tests only, since a CPU gains nothing from it.
   bool adds_in_products = false;
 };

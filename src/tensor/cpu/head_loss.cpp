@@ -14,6 +14,8 @@ namespace mica::cpu {
 
 namespace {
 
+constexpr std::int64_t kRowsTogether = 32;  // products of whole multiples leave no edges
+
 /// Checked before anything is written: a target out of range would read outside the logits.
 void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t vocab) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -36,8 +38,10 @@ HeadLoss::HeadLoss(Products& products, const arguments::HeadTensors& tensors, do
       width_(t_.w.shape.back()),
       vocab_(t_.w.shape[0]),
       stride_(round_up(vocab_, 16)) {
-  chunk_ = std::min(rows_, std::max<std::int64_t>(1, logits_bytes / (4 * stride_)));
-  if (chunk_ < rows_ && chunk_ > 32) chunk_ = chunk_ / 32 * 32;
+  std::int64_t most = std::max<std::int64_t>(1, logits_bytes / (4 * stride_));
+  if (most > kRowsTogether) most = most / kRowsTogether * kRowsTogether;
+  const std::int64_t alike = divide_up(rows_, divide_up(rows_, most));  // no short last chunk
+  chunk_ = std::min({rows_, most, round_up(alike, kRowsTogether)});
   const std::int64_t chunks = num_chunks();
   if (chunks > 1) first_ = find(products, 0);
   if (chunks > 2) middle_ = find(products, 1);

@@ -33,7 +33,7 @@ More rounds give steadier figures.
 )";
 
 struct Options {
-  std::int64_t rows = 1024, width = 768, vocab = 50304, head_rows = 160, rounds = 5;
+  std::int64_t rows = 1024, width = 768, vocab = 50304, head_rows = 256, rounds = 5;
   std::string dtypes = "fp32,bf16";
   std::string hardware_out;
 };

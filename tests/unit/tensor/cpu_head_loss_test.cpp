@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/tensor/kernels.hpp"
+
+namespace mica {
+namespace {
+
+/// Rows of each product of a head with 16 classes. 16 KiB of logits: at most 256 rows.
+std::vector<std::int64_t> chunks_of(std::int64_t rows) {
+  const auto pool = make_cpu_pool();
+  const auto stream = make_cpu_stream("test", StreamMode::inlined);
+  const auto kernels = make_cpu_kernels(*pool, {.logits_bytes = 1 << 14});
+  std::vector<float> hidden(static_cast<std::size_t>(rows * 3)), w(16 * 3), loss(1);
+  std::vector<std::int32_t> targets(static_cast<std::size_t>(rows));
+  std::vector<ProductShape> products;
+  kernels->record_products(&products);
+  kernels->head_loss(*stream, {hidden.data(), {rows, 3}, DType::f32}, {w.data(), {16, 3}, DType::f32}, {targets.data(), {rows}, DType::i32},
+                     1, {loss.data(), {1}, DType::f32});
+  std::vector<std::int64_t> found;
+  for (const ProductShape& product : products) found.push_back(product.m);
+  return found;
+}
+
+// Each chunk reads the whole weight, so there should be few, and none that is much shorter than the others.
+TEST(CpuHeadLoss, ChunksAreFewAndAlike) {
+  EXPECT_THAT(chunks_of(256), ::testing::ElementsAre(256));
+  EXPECT_THAT(chunks_of(257), ::testing::ElementsAre(160, 97));
+  EXPECT_THAT(chunks_of(320), ::testing::ElementsAre(160, 160));
+  EXPECT_THAT(chunks_of(1025), ::testing::ElementsAre(224, 224, 224, 224, 129));
+}
+
+}  // namespace
+}  // namespace mica
