@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
-foreign header outside its rooms.
+foreign header outside its rooms. Also on a header that is missing where only some versions of a library do without it.
 
-    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout
+    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; what is missing also in tests/ and examples/
 """
 import pathlib
 import re
@@ -44,6 +44,27 @@ FOREIGN = {
     r"sentencepiece": ["data"],
 }
 
+# what a file uses (regular expression) -> header that it must include
+NEEDED = {
+    r"\bfmt::join\(": "fmt/ranges.h",  # since fmt 11; fmt 9 and 10 have it in fmt/format.h
+}
+
+
+def sources(*folders):
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".hpp", ".cpp", ".h", ".cu", ".cuh"):
+                yield path
+
+
+def missing_includes():
+    for path in sources("include", "src", "apps", "tests", "examples"):
+        text = path.read_text()
+        for used, header in NEEDED.items():
+            found = re.search(used, text)
+            if found and f"#include <{header}>" not in text:
+                yield f"{path.relative_to(ROOT)}:{text[:found.start()].count(chr(10)) + 1}: {found[0][:-1]} needs #include <{header}>"
+
 
 def reachable(module):
     found, todo = {module}, list(DIRECT[module])
@@ -63,29 +84,26 @@ def module_of(path):
 
 
 def main():
-    errors, files = [], 0
-    for folder in ("include", "src", "apps"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix not in (".hpp", ".cpp", ".h", ".cu", ".cuh"):
+    errors, files = list(missing_includes()), 0
+    for path in sources("include", "src", "apps"):
+        files += 1
+        module = module_of(path)
+        if module not in DIRECT:
+            errors.append(f"{path.relative_to(ROOT)}: no module named {module}; the modules are {', '.join(DIRECT)}")
+            continue
+        allowed = reachable(module)
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+            if not match:
                 continue
-            files += 1
-            module = module_of(path)
-            if module not in DIRECT:
-                errors.append(f"{path.relative_to(ROOT)}: no module named {module}; the modules are {', '.join(DIRECT)}")
-                continue
-            allowed = reachable(module)
-            for number, line in enumerate(path.read_text().splitlines(), 1):
-                match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
-                if not match:
-                    continue
-                name, place = match.group(1), f"{path.relative_to(ROOT)}:{number}"
-                if name.startswith("mica/"):
-                    other = name.split("/")[1]
-                    if other not in allowed:
-                        errors.append(f"{place}: {module} includes {name}, but may include only {', '.join(sorted(allowed))}")
-                for pattern, rooms in FOREIGN.items():
-                    if re.match(pattern, name) and module not in rooms:
-                        errors.append(f"{place}: <{name}> is allowed in {', '.join(rooms)} only, not in {module}")
+            name, place = match.group(1), f"{path.relative_to(ROOT)}:{number}"
+            if name.startswith("mica/"):
+                other = name.split("/")[1]
+                if other not in allowed:
+                    errors.append(f"{place}: {module} includes {name}, but may include only {', '.join(sorted(allowed))}")
+            for pattern, rooms in FOREIGN.items():
+                if re.match(pattern, name) and module not in rooms:
+                    errors.append(f"{place}: <{name}> is allowed in {', '.join(rooms)} only, not in {module}")
     for error in errors:
         print("include check:", error)
     print(f"include check: {files} files, {len(errors)} violations")

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include <fmt/ranges.h>
+
 #include "mica/core/error.hpp"
 
 namespace mica::optim {

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
