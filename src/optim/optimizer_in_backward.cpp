@@ -14,9 +14,6 @@ namespace mica::optim {
 OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
     : StepParty(optimizer.root().transaction()), optimizer_(optimizer), is_stepped_(optimizer.units_.size(), true) {
   fsdp::Root& root = optimizer.root();
-  require<ConfigError>(root.options().use_orig_params,
-                       "an optimizer in backward needs original-parameter mode: set fsdp.use_orig_params = true "
-                       "(RootOptions::use_orig_params)");
   for (const fsdp::Unit* unit : root.units()) {
     require<ConfigError>(fsdp::reshards_after_backward(unit->asked_strategy()),
                          "unit {} keeps its parameters unsharded after backward (fsdp.strategy = {}), so an optimizer in backward "

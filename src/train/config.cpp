@@ -100,7 +100,6 @@ std::string elsewhere_line(std::string_view key) {
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
 void check_in_backward(const Config& config) {
   if (!config.optim.in_backward) return;
-  require<ConfigError>(config.fsdp.use_orig_params, "optim.in_backward = true needs fsdp.use_orig_params = true");
   require<ConfigError>(config.optim.grad_clip == 0,
                        "optim.in_backward = true steps before the whole gradient's norm is known, and optim.grad_clip is {}: set it "
                        "to 0 (no clipping)",

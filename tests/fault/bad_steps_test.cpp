@@ -258,7 +258,7 @@ TEST_F(BadSteps, WhatCannotBeJudgedIsRefused) {
   };
   expect_refusal({"--train.grad_norm_spike=3"}, "train.grad_norm_spike = 3 has no effect with train.on_bad_step = none");
   expect_refusal({"--train.on_bad_step=skip", "--fsdp.param_dtype=fp16"}, "does not go with fp16");
-  expect_refusal({"--train.on_bad_step=skip", "--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0"},
+  expect_refusal({"--train.on_bad_step=skip", "--optim.in_backward=true", "--optim.grad_clip=0"},
                  "judges the whole gradient before the optimizer steps");
 }
 

@@ -163,7 +163,7 @@ TEST_F(Resume, D7_Fp16GoesOnWithItsLossScale) {
 // D10: from the config, the same bits as stepping after backward; it refuses what it cannot do.
 TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   const auto train = [&](const std::string& name, std::vector<std::string> flags) {
-    for (const char* flag : {"--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.gradient_sync=no_sync"}) {
+    for (const char* flag : {"--optim.grad_clip=0", "--train.gradient_sync=no_sync"}) {
       flags.emplace_back(flag);
     }
     flags.push_back("--run.dir=" + run_folder(name));
@@ -178,9 +178,9 @@ TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   for (const auto& [flag, error] :
        std::vector<std::pair<std::string, std::string>>{{"--optim.grad_clip=1", "and optim.grad_clip is 1"},
                                                         {"--train.gradient_sync=reduce_each", "set train.gradient_sync = no_sync"}}) {
-    const Finished refused = test::run(training(kRanks, *folder_ / "run.cfg",
-                                                {"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0",
-                                                 "--train.gradient_sync=no_sync", flag, "--run.dir=" + run_folder("refused")}));
+    const Finished refused = test::run(training(
+        kRanks, *folder_ / "run.cfg",
+        {"--optim.in_backward=true", "--optim.grad_clip=0", "--train.gradient_sync=no_sync", flag, "--run.dir=" + run_folder("refused")}));
     EXPECT_EQ(refused.status, 2) << refused.output;
     EXPECT_NE(refused.output.find(error), std::string::npos) << refused.output;
   }

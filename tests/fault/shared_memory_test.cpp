@@ -69,7 +69,7 @@ TEST_F(SharedMemory, GivesTheBitsOfMpi) {
       {3, {"--fsdp.strategy=shard_grad_op", "--train.global_batch=6"}},
       {4, {"--mesh.streams=threaded"}},
       {4, {"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"}},
-      {2, {"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.gradient_sync=no_sync"}},
+      {2, {"--optim.in_backward=true", "--optim.grad_clip=0", "--train.gradient_sync=no_sync"}},
   };
   int number = 0;
   for (auto [ranks, flags] : ways) {

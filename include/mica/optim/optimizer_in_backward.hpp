@@ -20,8 +20,8 @@ namespace mica::optim {
 class OptimizerInBackward final : private fsdp::StepParty {
  public:
   /// @param optimizer  outlives this.
-  /// @throws ConfigError if its root is not in original-parameter mode, a unit's strategy is shard_optim, or the
-  ///         reduction is the deterministic one; Error if the root already has an optimizer in backward.
+  /// @throws ConfigError if a unit's strategy is shard_optim, or the reduction is the deterministic one; Error if the root already has an
+  ///         optimizer in backward.
   explicit OptimizerInBackward(Optimizer& optimizer);
   /// The optimizer can be stepped manually again.
   ~OptimizerInBackward() override;

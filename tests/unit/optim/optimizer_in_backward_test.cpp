@@ -51,13 +51,14 @@ struct Case {
   int num_ranks;
   int shard_size;
   StreamMode mode;
+  bool use_orig_params;
 };
 class InBackward : public ::testing::TestWithParam<Case> {
  protected:
   [[nodiscard]] static ShardedOptions options() {
     ShardedOptions options{.mode = GetParam().mode, .shard_size = GetParam().shard_size};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
-    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = GetParam().use_orig_params};
     return options;
   }
 };
@@ -190,17 +191,16 @@ TEST_P(InBackward, D10_EveryAccessIsOrdered) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, InBackward,
-                         ::testing::Values(Case{1, 1, StreamMode::inlined}, Case{2, 2, StreamMode::threaded},
-                                           Case{3, 3, StreamMode::inlined}, Case{4, 2, StreamMode::threaded},
-                                           Case{2, 1, StreamMode::inlined}));
+                         ::testing::Values(Case{1, 1, StreamMode::inlined, false}, Case{2, 2, StreamMode::threaded, false},
+                                           Case{2, 2, StreamMode::threaded, true}, Case{3, 3, StreamMode::inlined, true},
+                                           Case{4, 2, StreamMode::threaded, false}, Case{4, 2, StreamMode::threaded, true},
+                                           Case{2, 1, StreamMode::inlined, false}));
 
 // D10: the peak is a few units' sharded gradients, not all units'. Eight units of 640 f32 on one rank.
 TEST(OptimizerInBackward, D10_HoldsOneShardedGradientAtATime) {
   run_local_ranks(1, [](auto world) {
     std::vector<std::vector<test::WeightSpec>> equal(8, {{"w", Shape{640}, false, Values(640, 1)}});
-    ShardedOptions options;
-    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
-    ShardedWeights model(std::move(world), equal, options);
+    ShardedWeights model(std::move(world), equal, {});
     const auto optimizer = make_sgd(model.root(), {});
     const auto peak = [&] {
       set_grads(model, 1);
@@ -221,12 +221,9 @@ TEST(OptimizerInBackward, D10_HoldsOneShardedGradientAtATime) {
 TEST(OptimizerInBackward, D10_MistakesAreNamed) {
   run_local_ranks(1, [](auto world) {
     ShardedOptions options;
-    ShardedWeights flat(world->duplicate("flat"), units(), options);
-    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     ShardedWeights model(std::move(world), units(), options);
-    const auto flat_optimizer = make_sgd(flat.root(), {}), optimizer = make_sgd(model.root(), {});
-    EXPECT_THAT(error_of([&] { OptimizerInBackward one(*flat_optimizer); }), HasSubstr("set fsdp.use_orig_params = true"));
-    options.fsdp.root->deterministic = true;
+    const auto optimizer = make_sgd(model.root(), {});
+    options.fsdp.root = fsdp::RootOptions{.deterministic = true};
     ShardedWeights deterministic(model.device_mesh().mesh().world().duplicate("deterministic"), units(), options);
     const auto deterministic_optimizer = make_sgd(deterministic.root(), {});
     EXPECT_THAT(error_of([&] { OptimizerInBackward one(*deterministic_optimizer); }),
