@@ -42,7 +42,8 @@ start_cluster() {
   shift 5
   mount -t tmpfs -o mode=755 tmpfs /run
   mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-  mkdir -p $state
+  mkdir -p $state/sys
+  mount -t sysfs sysfs $state/sys   # with the devices of this network namespace
   hostname head
   {
     echo "127.0.0.1 localhost"
@@ -76,8 +77,9 @@ on_head_boot() {
   # The loop reaps orphaned processes, as an init does.
   # shellcheck disable=SC2016  # of the inner shell
   setsid unshare --pid --fork --kill-child --net --uts --ipc --mount --propagation private --mount-proc bash -c '
-    set -e; hostname "$1"; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; : >"$2"; sleep infinity & while :; do wait $! || true; done
-    ' "init-of-$node" "$node" "$state/$node.ready" </dev/null >"$state/$node.log" 2>&1 &
+    set -e; hostname "$1"; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; mount -t sysfs sysfs "$3"; : >"$2"
+    sleep infinity & while :; do wait $! || true; done
+    ' "init-of-$node" "$node" "$state/$node.ready" "$state/sys" </dev/null >"$state/$node.log" 2>&1 &
   unshared=$!
   until [[ -e "$state/$node.ready" ]]; do
     kill -0 $unshared 2>/dev/null || die "$node did not start: $(cat "$state/$node.log")"
@@ -104,9 +106,14 @@ on_head_boot() {
   in_network_of "$node" ip addr add "$subnet.$((10 + i))/24" dev eth0
   in_network_of "$node" ip link set lo up
   in_network_of "$node" ip link set eth0 up
+  keep_order "port$i" "$i"
+  nsenter -t "$pid" --mount --net bash -c "$(declare -f keep_order); state=$state; keep_order eth0 $i"
   shape "$node" "$(cat $state/rate)"
   if [[ -e $state/slurm/slurm.conf ]]; then start_slurmd "$node"; fi
 }
+
+# keep_order DEVICE NUMBER: one CPU receives all its packets. Those that several receive overtake each other, which TCP takes for losses.
+keep_order() { printf '%x' $((1 << ($2 % $(nproc)))) >"$state/sys/class/net/$1/queues/rx-0/rps_cpus"; }
 
 # Disconnects it first, so that no connection is closed properly.
 on_head_crash() {
