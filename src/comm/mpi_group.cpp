@@ -2,6 +2,7 @@
 #include "mica/comm/mpi_group.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -20,23 +21,26 @@ namespace {
 
 using detail::Slices;
 
-/// Received slices should still be in the cache when they are folded, and messages should not be too short: blocks of 1 MiB over all
-/// ranks, of at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equally fast, 0.25 MiB and 8 MiB 15 to 30 % slower.)
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+/// Received slices should still be in the cache when they are folded, and messages should not be too short: blocks of 0.5 MiB over all
+/// ranks, of at least 64 KiB a slice.
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 19;
 constexpr std::int64_t kMinSliceBytes = std::int64_t{64} << 10;
 std::int64_t block_slice_bytes(int num_ranks) { return std::max(kBlockBytes / num_ranks, kMinSliceBytes); }
 
+/// Blocks of a reduction that are under way at the same time: while one is added up, the next one comes.
+constexpr int kBlocksUnderWay = 2;
+
 /// For shorter slices, the staging memory may be too small for one element in each slot of a reduction by node.
-constexpr std::int64_t kMinNodeSliceBytes = 8;
+constexpr std::int64_t kMinNodeSliceBytes = std::int64_t{8} * kBlocksUnderWay;
 
 /// Elements of one rank's slice in one MPI call without staging.
 std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
   return options.max_call_bytes / (num_ranks * dtype_bytes(dtype));
 }
 
-/// The same when all ranks' slices are staged and folded.
+/// The same when all ranks' slices are staged and folded, in one of the blocks under way.
 std::int64_t staged_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
-  const std::int64_t limit = std::min(options.max_call_bytes, options.staging_bytes) / num_ranks;
+  const std::int64_t limit = std::min(options.max_call_bytes, options.staging_bytes / kBlocksUnderWay) / num_ranks;
   return std::min(block_slice_bytes(num_ranks), limit) / dtype_bytes(dtype);
 }
 
@@ -63,11 +67,11 @@ class MpiGroup final : public ProcessGroup {
         options_(options),
         nodes_(std::move(nodes)) {
     const std::int64_t least = std::int64_t{8} * num_ranks();
-    require<ConfigError>(
-        options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() && options.staging_bytes >= least,
-        "group '{}' of {} ranks: max_call_bytes {} and staging_bytes {}; expected at least {}, and max_call_bytes "
-        "at most 2147483647",
-        this->name(), num_ranks(), options.max_call_bytes, options.staging_bytes, least);
+    require<ConfigError>(options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() &&
+                             options.staging_bytes >= kBlocksUnderWay * least,
+                         "group '{}' of {} ranks: max_call_bytes {} and staging_bytes {}; expected at least {} and {}, and max_call_bytes "
+                         "at most 2147483647",
+                         this->name(), num_ranks(), options.max_call_bytes, options.staging_bytes, least, kBlocksUnderWay * least);
     int level = MPI_THREAD_SINGLE;
     mpi::check(MPI_Query_thread(&level), "MPI_Query_thread");
     any_thread_ = level >= MPI_THREAD_MULTIPLE;
@@ -121,11 +125,13 @@ class MpiGroup final : public ProcessGroup {
     communicate(s, {reads(full), writes(received, staging.bytes()), writes(shard)}, [=, this] {
       const std::int64_t element_bytes = dtype_bytes(full.dtype);
       const std::int64_t numel = shard.numel();
-      for (std::int64_t begin = 0; begin < numel; begin += reduction.slice_numel) {
+      const auto slices_of = [&](std::int64_t begin) {
         const std::int64_t n = std::min(reduction.slice_numel, numel - begin);
-        const auto slices = Slices::regular(num_ranks(), begin * element_bytes, numel * element_bytes, n * element_bytes);
-        reduce(reduction, full.data, slices, received, detail::at(shard.data, begin * element_bytes));
-      }
+        return Slices::regular(num_ranks(), begin * element_bytes, numel * element_bytes, n * element_bytes);
+      };
+      const auto result_of = [&](std::int64_t begin) { return detail::at(shard.data, begin * element_bytes); };
+      reduce_blocks(reduction, full.data, numel, reduction.slice_numel, received, slices_of, result_of,
+                    [](const detail::Peers&, const Slices&) {});
     });
   }
 
@@ -144,16 +150,17 @@ class MpiGroup final : public ProcessGroup {
       // Block by block, a reduce-scatter and an all-gather of its slices: each slice is folded by one rank, so all ranks get equal bits.
       const std::int64_t element_bytes = dtype_bytes(data.dtype);
       const std::int64_t step = reduction.slice_numel * num_ranks();
-      for (std::int64_t begin = 0; begin < data.numel(); begin += step) {
-        const std::int64_t n = std::min(step, data.numel() - begin);
-        const Slices slices = Slices::even(num_ranks(), begin, n, element_bytes);
-        reduce(reduction, data.data, slices, received, detail::at(data.data, slices.offset[static_cast<std::size_t>(rank())]));
-        if (goes_by_node(longest * element_bytes)) {
-          gather_slices_by_node(peers(), data.data, slices, slices.longest());
-        } else {
-          gather_slices(peers(), data.data, slices);
-        }
-      }
+      const auto slices_of = [&](std::int64_t begin) {
+        return Slices::even(num_ranks(), begin, std::min(step, data.numel() - begin), element_bytes);
+      };
+      const auto own_slice = [&](std::int64_t begin) {
+        return detail::at(data.data, slices_of(begin).offset[static_cast<std::size_t>(rank())]);
+      };
+      const auto gather = [&](const detail::Peers& peers, const Slices& slices) {
+        if (goes_by_node(longest * element_bytes)) return gather_slices_by_node(peers, data.data, slices, slices.longest());
+        gather_slices(peers, data.data, slices);
+      };
+      reduce_blocks(reduction, data.data, data.numel(), step, received, slices_of, own_slice, gather);
     });
   }
 
@@ -204,24 +211,44 @@ class MpiGroup final : public ProcessGroup {
     return nodes_.has_neighbors_and_nodes() && slice_bytes > options_.max_collective_slice_bytes && slice_bytes >= kMinNodeSliceBytes;
   }
 
-  /// How a reduction is split into blocks.
+  /// How a reduction is split into blocks, and its staging into a slot for each block under way.
   struct Reduction {
     detail::Summands summands;
     bool by_node;
     std::int64_t slice_numel;  ///< of a block
+    std::int64_t slot_bytes;
   };
   [[nodiscard]] Reduction reduction_of(ReduceOp op, DType dtype, std::int64_t slice_numel, std::int64_t staging_bytes) const {
     const detail::Summands summands{op, dtype};
     if (goes_by_node(slice_numel * dtype_bytes(dtype)) && reduces_better_by_node(nodes_, summands)) {
-      return {summands, true, staging_bytes / node_staging_bytes(nodes_, summands)};
+      const std::int64_t slot_bytes = round_down(staging_bytes / kBlocksUnderWay, dtype_bytes(DType::f32));
+      return {summands, true, slot_bytes / node_staging_bytes(nodes_, summands), slot_bytes};
     }
-    return {summands, false, staged_slice_numel(dtype, num_ranks(), options_)};
+    const std::int64_t block_numel = staged_slice_numel(dtype, num_ranks(), options_);
+    return {summands, false, block_numel, block_numel * num_ranks() * dtype_bytes(dtype)};
   }
-  void reduce(const Reduction& reduction, const void* buffer, const Slices& slices, void* staging, void* result) {
-    const auto [op, dtype] = reduction.summands;
-    if (reduction.by_node) return reduce_slices_by_node(peers(), reduction.summands, buffer, slices, staging, result);
-    const auto sources = exchange_slices(peers(), buffer, slices, staging);
-    detail::fold(op, sources, result, slices.bytes[static_cast<std::size_t>(rank())] / dtype_bytes(dtype), dtype);
+
+  /// Reduces a buffer in blocks, which begin at 0, step, 2 step ... up to `numel`; while one is added up, the next one comes.
+  /// @param slices_of(begin), result_of(begin)  of the block that begins there  @param then(peers, slices)  what follows for each block
+  template <class SlicesOf, class ResultOf, class Then>
+  void reduce_blocks(const Reduction& reduction, const void* buffer, std::int64_t numel, std::int64_t step, void* staging,
+                     const SlicesOf& slices_of, const ResultOf& result_of, const Then& then) {
+    const detail::Peers peers = this->peers();
+    std::array<std::unique_ptr<detail::PendingReduction>, kBlocksUnderWay> under_way;
+    const auto slot_of = [step](std::int64_t begin) { return static_cast<std::size_t>(begin / step % kBlocksUnderWay); };
+    const auto begin_block = [&](std::int64_t begin) {
+      if (begin >= numel) return;
+      const std::size_t slot = slot_of(begin);
+      void* const memory = detail::at(staging, static_cast<std::int64_t>(slot) * reduction.slot_bytes);
+      const auto begin_it = reduction.by_node ? detail::begin_reduction_by_node : detail::begin_reduction;
+      under_way[slot] = begin_it(peers, reduction.summands, buffer, slices_of(begin), memory);
+    };
+    for (int k = 0; k < kBlocksUnderWay; ++k) begin_block(k * step);
+    for (std::int64_t begin = 0; begin < numel; begin += step) {
+      under_way[slot_of(begin)]->finish(result_of(begin));
+      begin_block(begin + kBlocksUnderWay * step);
+      then(peers, slices_of(begin));
+    }
   }
 
   /// Belongs to `s`, so it may be freed as soon as the collective is enqueued: the next one on this stream gets the same memory;
@@ -277,7 +304,7 @@ std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype,
   if (kind != Collective::reduce_scatter && kind != Collective::all_reduce) return 0;
   const std::int64_t all_bytes = num_ranks * dtype_bytes(dtype);
   if (kind == Collective::all_reduce && is_small_all_reduce(numel, dtype, num_ranks, options)) return numel * all_bytes;
-  return std::min(divide_up(numel, num_ranks), staged_slice_numel(dtype, num_ranks, options)) * all_bytes;
+  return std::min(divide_up(numel, num_ranks), kBlocksUnderWay * staged_slice_numel(dtype, num_ranks, options)) * all_bytes;
 }
 
 StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted) {

@@ -93,31 +93,32 @@ class Slots {
   void* staging_;
 };
 
-/// Reduces one block, by node.
-class NodeReduction {
+class ReductionByNode final : public PendingReduction {
  public:
-  NodeReduction(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices, void* staging)
+  ReductionByNode(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices, void* staging)
       : peers_(peers),
         summands_(summands),
         buffer_(buffer),
         slices_(slices),
         slots_(peers.nodes, summands, slices.longest() / dtype_bytes(summands.dtype), staging),
         here_(peers.nodes.node_of(peers.rank)),
-        crossing_(peers) {}
-
-  void run(void* result) {
+        crossing_(peers) {
     const int num_nodes = peers_.nodes.num_nodes();
-    const std::int64_t numel = numel_of(peers_.rank);
-    const DType travels_as = summands_.travels_as();
-    std::vector<const void*> sums;
     for (int node = 0; node < num_nodes; ++node) {
-      sums.push_back(slots_.sum(node));
       if (node == here_) continue;
-      crossing_.receive(slots_.sum(node), numel * dtype_bytes(travels_as), peers_.nodes.counterpart(peers_.rank, node));
+      crossing_.receive(slots_.sum(node), numel_of(peers_.rank) * dtype_bytes(summands_.travels_as()),
+                        peers_.nodes.counterpart(peers_.rank, node));
     }
     for (int k = 1; k < num_nodes; ++k) add_up_for((here_ + k) % num_nodes);
     add_up_for(here_);
+  }
+
+  void finish(void* result) override {
     crossing_.wait_for_all();
+    const std::int64_t numel = numel_of(peers_.rank);
+    const DType travels_as = summands_.travels_as();
+    std::vector<const void*> sums;
+    for (int node = 0; node < peers_.nodes.num_nodes(); ++node) sums.push_back(slots_.sum(node));
     if (travels_as == summands_.dtype) return fold(summands_.op, sums, result, numel, travels_as);
     fold(summands_.op, sums, slots_.converted(), numel, travels_as);
     convert(slots_.converted(), travels_as, result, summands_.dtype, numel);
@@ -172,9 +173,9 @@ class NodeReduction {
   }
 
   const Peers& peers_;
-  const Summands& summands_;
+  Summands summands_;
   const void* buffer_;
-  const Slices& slices_;
+  Slices slices_;
   Slots slots_;
   int here_;
   int num_sent_ = 0;
@@ -195,9 +196,9 @@ void gather_slices_by_node(const Peers& peers, void* buffer, const Slices& slice
   }
 }
 
-void reduce_slices_by_node(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices, void* staging,
-                           void* result) {
-  NodeReduction(peers, summands, buffer, slices, staging).run(result);
+std::unique_ptr<PendingReduction> begin_reduction_by_node(const Peers& peers, const Summands& summands, const void* buffer,
+                                                          const Slices& slices, void* staging) {
+  return std::make_unique<ReductionByNode>(peers, summands, buffer, slices, staging);
 }
 
 std::int64_t node_staging_bytes(const NodeMap& nodes, const Summands& summands) { return Slots::bytes_per_element(nodes, summands); }

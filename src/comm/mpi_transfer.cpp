@@ -52,10 +52,11 @@ Partners partners(const Peers& peers, int k) {
   return {(peers.rank + k) % peers.num_ranks, (peers.rank - k + peers.num_ranks) % peers.num_ranks};
 }
 
-/// Point to point with all other ranks. @param receive(r)  where data from r goes  @param send(r)  where data for r is
+/// Begins to send to and receive from all other ranks, point to point. @param receive(r)  where data from r goes
+/// @param send(r)  where data for r is
 template <class Receive, class Send>
-void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive, const Send& send) {
-  Requests requests(peers);
+void begin_direct(Requests& requests, const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive,
+                  const Send& send) {
   const auto own = static_cast<std::size_t>(peers.rank);
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int from = partners(peers, k).receive_from;
@@ -65,8 +66,63 @@ void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, cons
     const int to = partners(peers, k).send_to;
     requests.send(send(to), slices.bytes[sends_own_slice ? own : static_cast<std::size_t>(to)], to);
   }
+}
+
+template <class Receive, class Send>
+void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive, const Send& send) {
+  Requests requests(peers);
+  begin_direct(requests, peers, slices, sends_own_slice, receive, send);
   requests.wait_for_all();
 }
+
+/// Rank r sends slice k of its `buffer` to rank k.
+class ReductionByRank final : public PendingReduction {
+ public:
+  ReductionByRank(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices, void* staging)
+      : summands_(summands), own_bytes_(slices.bytes[static_cast<std::size_t>(peers.rank)]), messages_(peers) {
+    const auto own = static_cast<std::size_t>(peers.rank);
+    const auto received = [staging, this](int r) { return at(staging, r * own_bytes_); };
+    for (int r = 0; r < peers.num_ranks; ++r) sources_.push_back(received(r));
+    if (!peers.uses_point_to_point(slices.longest())) {
+      exchange_at_once(peers, buffer, slices, staging);
+      return;
+    }
+    sources_[own] = at(buffer, slices.offset[own]);
+    begin_direct(messages_, peers, slices, /*sends_own_slice=*/false, received,
+                 [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); });
+  }
+
+  void finish(void* result) override {
+    messages_.wait_for_all();
+    fold(summands_.op, sources_, result, own_bytes_ / dtype_bytes(summands_.dtype), summands_.dtype);
+  }
+
+ private:
+  /// By one MPI collective.
+  void exchange_at_once(const Peers& peers, const void* buffer, const Slices& slices, void* staging) const {
+    const void* base = at(buffer, slices.offset.front());
+    if (!slices.is_regular) {
+      const IntSlices sent(slices);
+      const IntSlices received(Slices::regular(peers.num_ranks, 0, own_bytes_, own_bytes_));
+      mpi::check(MPI_Alltoallv(base, sent.counts.data(), sent.offsets.data(), MPI_BYTE, staging, received.counts.data(),
+                               received.offsets.data(), MPI_BYTE, peers.comm),
+                 "MPI_Alltoallv");
+      return;
+    }
+    const std::int64_t stride = slices.offset[1] - slices.offset[0];
+    if (stride == own_bytes_) {
+      mpi::check(MPI_Alltoall(base, mpi_count(own_bytes_), MPI_BYTE, staging, mpi_count(own_bytes_), MPI_BYTE, peers.comm), "MPI_Alltoall");
+      return;
+    }
+    const Datatype block = strided_block(own_bytes_, stride);
+    mpi::check(MPI_Alltoall(base, 1, block.get(), staging, mpi_count(own_bytes_), MPI_BYTE, peers.comm), "MPI_Alltoall");
+  }
+
+  Summands summands_;
+  std::int64_t own_bytes_;
+  std::vector<const void*> sources_;  // this rank's slice of every rank's buffer, in rank order
+  Requests messages_;
+};
 
 }  // namespace
 
@@ -116,36 +172,9 @@ void gather_slices(const Peers& peers, void* buffer, const Slices& slices) {
   mpi::check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, base, 1, block.get(), peers.comm), "MPI_Allgather");
 }
 
-std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer, const Slices& slices, void* staging) {
-  const auto n = static_cast<std::size_t>(peers.num_ranks);
-  const auto own = static_cast<std::size_t>(peers.rank);
-  const std::int64_t own_bytes = slices.bytes[own];
-  std::vector<const void*> sources(n);
-  for (std::size_t r = 0; r < n; ++r) sources[r] = at(staging, static_cast<std::int64_t>(r) * own_bytes);
-  if (peers.uses_point_to_point(slices.longest())) {
-    sources[own] = at(buffer, slices.offset[own]);
-    direct(
-        peers, slices, /*sends_own_slice=*/false, [&](int r) { return at(staging, r * own_bytes); },
-        [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); });
-    return sources;
-  }
-  const void* base = at(buffer, slices.offset.front());
-  if (!slices.is_regular) {
-    const IntSlices sent(slices);
-    const IntSlices received(Slices::regular(peers.num_ranks, 0, own_bytes, own_bytes));
-    mpi::check(MPI_Alltoallv(base, sent.counts.data(), sent.offsets.data(), MPI_BYTE, staging, received.counts.data(),
-                             received.offsets.data(), MPI_BYTE, peers.comm),
-               "MPI_Alltoallv");
-    return sources;
-  }
-  const std::int64_t stride = slices.offset[1] - slices.offset[0];
-  if (stride == own_bytes) {
-    mpi::check(MPI_Alltoall(base, mpi_count(own_bytes), MPI_BYTE, staging, mpi_count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
-    return sources;
-  }
-  const Datatype block = strided_block(own_bytes, stride);
-  mpi::check(MPI_Alltoall(base, 1, block.get(), staging, mpi_count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
-  return sources;
+std::unique_ptr<PendingReduction> begin_reduction(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices,
+                                                  void* staging) {
+  return std::make_unique<ReductionByRank>(peers, summands, buffer, slices, staging);
 }
 
 void swap_slices(const Peers& peers, const void* sent, void* received, const Slices& slices) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <mpi.h>
@@ -51,10 +52,6 @@ struct Peers {
 /// All-gather in place: every rank's slice of `buffer` is sent to all others. @collective
 void gather_slices(const Peers& peers, void* buffer, const Slices& slices);
 
-/// Rank r sends slice k of its `buffer` to rank k. Afterwards the returned pointers hold, in rank order, this rank's
-/// slice of every rank's buffer: in `staging` (num_ranks x its bytes), the own one possibly in `buffer`. @collective
-[[nodiscard]] std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer, const Slices& slices, void* staging);
-
 /// Rank r sends slice k of `sent` to rank k, which receives it in slice r of `received`. @collective
 void swap_slices(const Peers& peers, const void* sent, void* received, const Slices& slices);
 
@@ -63,6 +60,34 @@ void broadcast_bytes(const Peers& peers, void* data, std::int64_t bytes, int roo
 
 /// A barrier. @collective
 void wait_for_peers(const Peers& peers);
+
+/// What is reduced, and how.
+struct Summands {
+  ReduceOp op;
+  DType dtype;
+  /// The dtype sent between nodes that add up by themselves first: f32 for sums, so that they are rounded once, at the end.
+  [[nodiscard]] DType travels_as() const { return op == ReduceOp::sum ? DType::f32 : dtype; }
+};
+
+/// The reduction of one block, whose messages are under way: slice r of every rank's buffer becomes their sum (or maximum) on rank r.
+/// Several may be under way, if all ranks begin them in the same order, each with its own staging.
+class PendingReduction {
+ public:
+  virtual ~PendingReduction() = default;
+  PendingReduction(const PendingReduction&) = delete;
+  PendingReduction& operator=(const PendingReduction&) = delete;
+
+  /// Waits for the messages. Called once. @param result  of this rank's slice; it may be this rank's slice of the buffer
+  virtual void finish(void* result) = 0;
+
+ protected:
+  PendingReduction() = default;
+};
+
+/// Each rank sends slice r to rank r, which adds them up in rank order. @param peers  outlives the result
+/// @param staging  num_ranks x the bytes of this rank's slice @collective
+[[nodiscard]] std::unique_ptr<PendingReduction> begin_reduction(const Peers& peers, const Summands& summands, const void* buffer,
+                                                                const Slices& slices, void* staging);
 
 /// Gathers `bytes` bytes of every rank into `all`, in rank order, by MPI_Allgatherv. @collective
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all);

@@ -61,7 +61,7 @@ std::vector<std::vector<int>> members_of(const Nodes& nodes) {
 /// Whether sums of slices this long are added up node by node.
 bool adds_by_node(const Nodes& nodes, std::int64_t slice_bytes, DType dtype, std::int64_t longest_short) {
   const auto members = members_of(nodes);
-  if (members.size() == 1 || members.size() == nodes.size() || slice_bytes <= longest_short || slice_bytes < 8) return false;
+  if (members.size() == 1 || members.size() == nodes.size() || slice_bytes <= longest_short || slice_bytes < 16) return false;
   if (dtype == DType::f32) return true;
   std::size_t by_node = 0, by_rank = 0;
   for (const auto& m : members) {
@@ -179,7 +179,7 @@ TEST_F(NodeGroup, OrdersOfAddingDiffer_OnSeveralRanks) {
 
 TEST_F(NodeGroup, MovesAndAddsTheRightBits_OnSeveralRanks) {
   pool->poison(true);
-  const std::int64_t least = std::int64_t{8} * world.num_ranks();
+  const std::int64_t least = std::int64_t{16} * world.num_ranks();
   const std::array<MpiGroupOptions, 4> ways{MpiGroupOptions{.max_collective_slice_bytes = 0},
                                             MpiGroupOptions{.staging_bytes = least, .max_collective_slice_bytes = 0},
                                             MpiGroupOptions{.max_call_bytes = 1024, .max_collective_slice_bytes = 0},

@@ -162,11 +162,11 @@ TEST(MpiStaging, IsTheWrittenFormula) {
   // 1000 elements a slice, 4 ranks, 4 bytes.
   EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 4000, DType::f32, 4, defaults), 16000);
   EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 4000, DType::bf16, 4, defaults), 8000);
-  // Long ones: 1 MiB over all ranks, at least 64 KiB a rank, at most staging_bytes.
+  // Long ones: two blocks of 0.5 MiB over all ranks, of at least 64 KiB a rank, at most staging_bytes.
   EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 40'000'000, DType::f32, 4, defaults), 1 << 20);
-  EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 64'000'000, DType::f32, 64, defaults), 64 * (64 << 10));
+  EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 64'000'000, DType::f32, 64, defaults), 2 * 64 * (64 << 10));
   EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 40'000'000, DType::f32, 4, {.staging_bytes = 4096}), 4096);
-  EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 40'000'000, DType::f32, 4, {.max_call_bytes = 1024}), 1024);
+  EXPECT_EQ(mpi_staging_bytes(Collective::reduce_scatter, 40'000'000, DType::f32, 4, {.max_call_bytes = 1024}), 2 * 1024);
   // Small all-reduces gather everything; 1025 elements over 4 ranks are slices of up to 257.
   EXPECT_EQ(mpi_staging_bytes(Collective::all_reduce, 1024, DType::f32, 4, defaults), 16384);
   EXPECT_EQ(mpi_staging_bytes(Collective::all_reduce, 1025, DType::f32, 4, defaults), 257 * 4 * 4);
