@@ -11,8 +11,11 @@ namespace mica::cpu {
 /// rounding to nearest even; the instruction takes subnormal numbers as zero.
 using Pair = std::uint32_t;
 
-/// What attention in bf16 needs, as Tiles is for f32. Single-threaded.
+/// What attention in bf16 needs, as Tiles is for f32, and products of few rows. Single-threaded.
 struct PairTiles {
+  /// As Loops::thin_product() for weights in bf16. x: rows of load_rows(), ldx pairs apart, padded to thin_length(k) numbers.
+  void (*thin_product)(const void* w, std::int64_t ldw, const Pair* x, std::int64_t ldx, std::int64_t rows, std::int64_t k,
+                       std::int64_t cols, float* c, std::int64_t ldc);
   /// C[rows, cols] (+)= A[rows, 2 * depth] B[2 * depth, cols]: a is [rows][lda] pairs, b [depth][ldb]; cols a multiple of kTilePad.
   void (*multiply)(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
                    std::int64_t cols, std::int64_t depth, bool accumulate);

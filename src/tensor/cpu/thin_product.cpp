@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "loops.hpp"
+#include "pair_tiles.hpp"
 #include "parallel.hpp"
 
 namespace mica::cpu {
@@ -31,9 +32,13 @@ std::int64_t ThinProduct::scratch_bytes() const { return spec_.m * thin_length(s
 void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, void* scratch) const {
   const ProductSpec& s = spec_;
   const Loops& loop = loops();
-  auto* x = static_cast<float*>(scratch);
-  const std::int64_t ldx = thin_length(s.k);
-  for (std::int64_t row = 0; row < s.m; ++row) loop.thin_row(s.b, s.a, element(a, s.a, row * s.lda), s.k, x + row * ldx);
+  const PairTiles* const pairs = s.a == DType::bf16 && s.b == DType::bf16 ? pair_tiles() : nullptr;
+  const std::int64_t padded = thin_length(s.k), ldx = pairs ? padded / 2 : padded;  // of pairs, or of f32
+  const auto row_of_x = [=](std::int64_t row) -> void* { return static_cast<std::byte*>(scratch) + row * ldx * 4; };
+  if (pairs) pairs->load_rows(a, s.lda, s.m, s.k, padded, static_cast<Pair*>(scratch));
+  for (std::int64_t row = 0; row < s.m && !pairs; ++row) {
+    loop.thin_row(s.b, s.a, element(a, s.a, row * s.lda), s.k, static_cast<float*>(row_of_x(row)));
+  }
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainNumel / std::max<std::int64_t>(1, s.k * kColumns)) * kColumns;
   parallel_ranges(s.n, grain, [&](std::int64_t begin, std::int64_t end) {
     float sums[kThinRows * kColumns], addend[kColumns] = {};
@@ -42,7 +47,12 @@ void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, v
       if (bias) loop.convert(element(bias, *s.bias, col), *s.bias, addend, DType::f32, 0, cols);
       for (std::int64_t row = 0; row < s.m; row += kThinRows) {
         const std::int64_t rows = std::min(kThinRows, s.m - row);
-        loop.thin_product(s.b, element(b, s.b, col * s.ldb), s.ldb, x + row * ldx, ldx, rows, s.k, cols, sums, kColumns);
+        const void* const weights = element(b, s.b, col * s.ldb);
+        if (pairs) {
+          pairs->thin_product(weights, s.ldb, static_cast<Pair*>(row_of_x(row)), ldx, rows, s.k, cols, sums, kColumns);
+        } else {
+          loop.thin_product(s.b, weights, s.ldb, static_cast<float*>(row_of_x(row)), ldx, rows, s.k, cols, sums, kColumns);
+        }
         for (std::int64_t r = 0; r < rows; ++r) {
           float* sum = sums + r * kColumns;
           if (bias) loop.add(DType::f32, sum, addend, sum, 0, cols);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../pair_tiles.hpp"
 
+#include "../loops.hpp"
 #include "softmax_rows.hpp"
 
-// The small products of attention in bf16, see PairTiles. Compiled for AVX-512 only.
+// Small products in bf16, see PairTiles. Compiled for AVX-512 only.
 
 #define MICA_WITH_BF16 __attribute__((target("avx512bf16")))
 
@@ -146,9 +147,59 @@ void softmax_backward_columns(const float* scores, const float* dscores, std::in
   }
 }
 
+/// kCols sums of each of kRows rows, as in thin_product.cpp.
+template <int kRows, int kCols>
+MICA_WITH_BF16 void thin_columns(const std::uint16_t* w, std::int64_t ldw, const Pair* x, std::int64_t ldx, std::int64_t k, float* c,
+                                 std::int64_t ldc) {
+  __m512 sum[kRows][kCols];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCols; ++j) sum[r][j] = _mm512_setzero_ps();
+  }
+  for (std::int64_t i = 0; i < k; i += 2 * kLanes) {
+    const __mmask32 mask = k - i >= 2 * kLanes ? ~0U : (1U << (k - i)) - 1U;
+    __m512bh weights[kCols];
+#pragma GCC unroll 4
+    for (int j = 0; j < kCols; ++j) {
+      if constexpr (kCols > 1) __builtin_prefetch(w + (j + kCols) * ldw + i, 0, 2);
+      weights[j] = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, w + j * ldw + i));
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh row = load_pairs(x + r * ldx + i / 2);
+#pragma GCC unroll 4
+      for (int j = 0; j < kCols; ++j) sum[r][j] = _mm512_dpbf16_ps(sum[r][j], row, weights[j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCols; ++j) c[r * ldc + j] = _mm512_reduce_add_ps(sum[r][j]);
+  }
+}
+
+template <int kRows>
+void thin_rows(const std::uint16_t* w, std::int64_t ldw, const Pair* x, std::int64_t ldx, std::int64_t rows, std::int64_t k,
+               std::int64_t cols, float* c, std::int64_t ldc) {
+  if constexpr (kRows > 0) {
+    if (rows < kRows) return thin_rows<kRows - 1>(w, ldw, x, ldx, rows, k, cols, c, ldc);
+    constexpr int kCols = kRows <= 2 ? 1 : 3;
+    std::int64_t j = 0;
+    for (; j + kCols <= cols; j += kCols) thin_columns<kRows, kCols>(w + j * ldw, ldw, x, ldx, k, c + j, ldc);
+    for (; j < cols; ++j) thin_columns<kRows, 1>(w + j * ldw, ldw, x, ldx, k, c + j, ldc);
+  }
+}
+
+void thin_product(const void* w, std::int64_t ldw, const Pair* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t cols,
+                  float* c, std::int64_t ldc) {
+  thin_rows<kThinRows>(static_cast<const std::uint16_t*>(w), ldw, x, ldx, rows, k, cols, c, ldc);
+}
+
 }  // namespace
 
 void install_pair_tiles(PairTiles& tiles) {
+  tiles.thin_product = thin_product;
   tiles.multiply = multiply;
   tiles.load_rows = load_rows;
   tiles.interleave_rows = interleave_rows;

@@ -61,8 +61,8 @@ MICA_INLINE void columns(const Type* w, std::int64_t ldw, const float* x, std::i
   F32 acc[kRows][kCols] = {};
   std::int64_t i = 0;
   for (; i + W::kStep <= k; i += W::kStep) {
-    // The rows that come next: a processor's own prefetching stops where a row ends. Past the last row nothing happens.
-    (__builtin_prefetch(w + static_cast<std::int64_t>(kCol + kCols) * ldw + i, 0, 2), ...);
+    // The rows that come next: a processor's own prefetching is good at one row only. Past the last row nothing happens.
+    if constexpr (kCols > 1) (__builtin_prefetch(w + static_cast<std::int64_t>(kCol + kCols) * ldw + i, 0, 2), ...);
     const W ws[kCols] = {W(w + static_cast<std::int64_t>(kCol) * ldw + i)...};
     add_step<kRows, kCols>(ws, x + i, ldx, acc);
   }
@@ -78,9 +78,9 @@ MICA_INLINE void columns(const Type* w, std::int64_t ldw, const float* x, std::i
 template <int kRows, class Type>
 void product(const Type* w, std::int64_t ldw, const float* x, std::int64_t ldx, std::int64_t k, std::int64_t cols, float* c,
              std::int64_t ldc) {
-  // As many columns as there are registers for.
+  // As many columns as there are registers for; for one row, weights come fastest as one stream, which 16 lanes keep up with.
   constexpr int kSums = kLanes == 16 ? 16 : 8;
-  constexpr int kCols = kRows * 4 <= kSums ? 4 : kRows * 2 <= kSums ? 2 : 1;
+  constexpr int kCols = kRows == 1 && kLanes == 16 ? 1 : kRows * 4 <= kSums ? 4 : kRows * 2 <= kSums ? 2 : 1;
   std::int64_t j = 0;
   for (; j + kCols <= cols; j += kCols) {
     columns<kRows, kCols>(w + j * ldw, ldw, x, ldx, k, c + j, ldc, std::make_index_sequence<kCols>{});
