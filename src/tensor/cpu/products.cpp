@@ -11,6 +11,7 @@
 
 #include "converted_product.hpp"
 #include "onednn_product.hpp"
+#include "rounded_product.hpp"
 #include "thin_product.hpp"
 
 namespace mica::cpu {
@@ -37,6 +38,7 @@ std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   auto product = std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
   made_.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   ++made_.num;
+  if (RoundedProduct::suits(spec, product->scratch_bytes())) return std::make_unique<RoundedProduct>(spec, *this);
   return product;
 }
 

@@ -4,7 +4,9 @@
 
 #include "mica/tensor/kernels.hpp"
 
-namespace mica {
+#include "kernels_testing.hpp"
+
+namespace mica::testing {
 namespace {
 
 /// Rows of each product of a head with 16 classes. 16 KiB of logits: at most 256 rows.
@@ -31,5 +33,26 @@ TEST(CpuHeadLoss, ChunksAreFewAndAlike) {
   EXPECT_THAT(chunks_of(1025), ::testing::ElementsAre(224, 224, 224, 224, 129));
 }
 
+class LargeHead : public KernelsTest {};
+
+// oneDNN would keep all sums of the weight gradient, 17 MB in f32, once for each thread.
+TEST_P(LargeHead, TheGradientTakesLittleMemory) {
+  const std::int64_t rows = 3, vocab = 4201, width = 1010;
+  HostTensor hidden = random({rows, width}, 1), w = random({vocab, width}, 2, -0.1, 0.1), ids = HostTensor::random_ids({rows}, vocab, 3);
+  HostTensor dloss = HostTensor::of(DType::f32, {1});
+  Pair dw(HostTensor::random({vocab, width}, dtype(), 5, -0.01, 0.01));
+  pool_->reset_peak();
+  both([&](Kernels& kernels, bool r) {
+    kernels.head_loss_backward(*stream_, hidden, w, ids, 1, dloss, {}, {}, dw.of(r), Write::accumulate);
+  });
+  EXPECT_TRUE(dw.near_as_a_whole(0.005));
+  EXPECT_LT(pool_->stats().peak, 16 << 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LargeHead,
+                         ::testing::Values(Lane{StreamMode::inlined, 1, DType::bf16},
+                                           Lane{StreamMode::threaded, kManyThreads, DType::bf16}),
+                         lane_name);
+
 }  // namespace
-}  // namespace mica
+}  // namespace mica::testing
