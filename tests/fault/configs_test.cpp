@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every file in configs/ loads and runs for a step; gpt2-124m with fewer and smaller layers.
+// Every file in configs/ loads and runs for a step; GPT-2 small and XL with fewer and smaller layers.
 
 #include <filesystem>
 #include <set>
@@ -30,6 +30,7 @@ const std::map<std::string, Sample>& samples() {
       {"gpt2-124m",
        {2,
         {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64", "--train.micro_batch=1"}}},
+      {"gpt2-xl", {2, {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64"}}},
   };
   return all;
 }
