@@ -83,7 +83,8 @@ std::int64_t planned_bytes(const std::string& output) {
   return elements_per_rank * 4 * kRanksPerNode;
 }
 
-// The difference of two runs: what happens at their starts and ends drops out.
+// The difference of two runs: what happens at their starts and ends drops out. TCP's headers add 4.6 % (66 bytes to 1,448), and one
+// acknowledgement for two segments, which is the most that Linux sends on a loaded machine, 2.3 %.
 TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
   std::int64_t planned = 0;
   const auto sent_by = [&](int steps) {
@@ -100,7 +101,7 @@ TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
   for (const auto& [node, sent] : many) {
     const double of_a_step = (sent - few.at(node)) / 20;
     EXPECT_GE(of_a_step, 0.99 * static_cast<double>(planned)) << node;
-    EXPECT_LE(of_a_step, 1.06 * static_cast<double>(planned)) << node;
+    EXPECT_LE(of_a_step, 1.08 * static_cast<double>(planned)) << node;
     std::printf("%s: %.0f bytes a step, %.4f of the plan's %ld\n", node.c_str(), of_a_step, of_a_step / static_cast<double>(planned),
                 static_cast<long>(planned));
   }
