@@ -129,7 +129,7 @@ class MpiGroup final : public ProcessGroup {
         const std::int64_t n = std::min(reduction.slice_numel, numel - begin);
         return Slices::regular(num_ranks(), begin * element_bytes, numel * element_bytes, n * element_bytes);
       };
-      const auto result_of = [&](std::int64_t begin) { return detail::at(shard.data, begin * element_bytes); };
+      const auto result_of = [&](std::int64_t begin, const Slices&) { return detail::at(shard.data, begin * element_bytes); };
       reduce_blocks(reduction, full.data, numel, reduction.slice_numel, received, slices_of, result_of,
                     [](const detail::Peers&, const Slices&) {});
     });
@@ -153,8 +153,8 @@ class MpiGroup final : public ProcessGroup {
       const auto slices_of = [&](std::int64_t begin) {
         return Slices::even(num_ranks(), begin, std::min(step, data.numel() - begin), element_bytes);
       };
-      const auto own_slice = [&](std::int64_t begin) {
-        return detail::at(data.data, slices_of(begin).offset[static_cast<std::size_t>(rank())]);
+      const auto own_slice = [&](std::int64_t, const Slices& slices) {
+        return detail::at(data.data, slices.offset[static_cast<std::size_t>(rank())]);
       };
       const auto gather = [&](const detail::Peers& peers, const Slices& slices) {
         if (goes_by_node(longest * element_bytes)) return gather_slices_by_node(peers, data.data, slices, slices.longest());
@@ -229,25 +229,34 @@ class MpiGroup final : public ProcessGroup {
   }
 
   /// Reduces a buffer in blocks, which begin at 0, step, 2 step ... up to `numel`; while one is added up, the next one comes.
-  /// @param slices_of(begin), result_of(begin)  of the block that begins there  @param then(peers, slices)  what follows for each block
+  /// @param slices_of(begin), result_of(begin, slices)  of the block that begins there
+  /// @param then(peers, slices)  what follows for each block
   template <class SlicesOf, class ResultOf, class Then>
   void reduce_blocks(const Reduction& reduction, const void* buffer, std::int64_t numel, std::int64_t step, void* staging,
                      const SlicesOf& slices_of, const ResultOf& result_of, const Then& then) {
     const detail::Peers peers = this->peers();
-    std::array<std::unique_ptr<detail::PendingReduction>, kBlocksUnderWay> under_way;
+    struct Block {
+      Slices slices;
+      std::unique_ptr<detail::PendingReduction> reduction;
+    };
+    std::array<Block, kBlocksUnderWay> under_way;
     const auto slot_of = [step](std::int64_t begin) { return static_cast<std::size_t>(begin / step % kBlocksUnderWay); };
     const auto begin_block = [&](std::int64_t begin) {
       if (begin >= numel) return;
       const std::size_t slot = slot_of(begin);
       void* const memory = detail::at(staging, static_cast<std::int64_t>(slot) * reduction.slot_bytes);
       const auto begin_it = reduction.by_node ? detail::begin_reduction_by_node : detail::begin_reduction;
-      under_way[slot] = begin_it(peers, reduction.summands, buffer, slices_of(begin), memory);
+      Block& block = under_way[slot];
+      block.slices = slices_of(begin);
+      block.reduction = begin_it(peers, reduction.summands, buffer, block.slices, memory);
     };
     for (int k = 0; k < kBlocksUnderWay; ++k) begin_block(k * step);
     for (std::int64_t begin = 0; begin < numel; begin += step) {
-      under_way[slot_of(begin)]->finish(result_of(begin));
+      Block& block = under_way[slot_of(begin)];
+      const Slices slices = std::move(block.slices);
+      block.reduction->finish(result_of(begin, slices));
       begin_block(begin + kBlocksUnderWay * step);
-      then(peers, slices_of(begin));
+      then(peers, slices);
     }
   }
 
