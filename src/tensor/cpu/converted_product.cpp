@@ -5,6 +5,7 @@
 
 #include "loops.hpp"
 #include "parallel.hpp"
+#include "product_rows.hpp"
 
 namespace mica::cpu {
 
@@ -13,16 +14,11 @@ namespace {
 /// f32 bytes of one slice of B or C.
 constexpr std::int64_t kSliceBytes = 8 << 20;
 
-const std::byte* at(const void* data, DType dtype, std::int64_t index) {
-  return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
-}
-std::byte* at(void* data, DType dtype, std::int64_t index) { return static_cast<std::byte*>(data) + index * dtype_bytes(dtype); }
-
 /// dst[rows, cols] f32, dense = src rows of stride ld.
 void convert_rows(const void* src, DType dtype, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* dst) {
   parallel_ranges(rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      loops().convert(at(src, dtype, row * ld), dtype, dst + row * cols, DType::f32, 0, cols);
+      loops().convert(element(src, dtype, row * ld), dtype, dst + row * cols, DType::f32, 0, cols);
     }
   });
 }
@@ -64,7 +60,7 @@ ProductSpec ConvertedProduct::slice_spec(std::int64_t cols) const {
 }
 
 const float* ConvertedProduct::convert_b(const void* b, std::int64_t begin, std::int64_t cols, float* scratch) const {
-  const std::byte* first = at(b, spec_.b, spec_.transposed_b ? begin * spec_.ldb : begin);
+  const std::byte* first = element(b, spec_.b, spec_.transposed_b ? begin * spec_.ldb : begin);
   if (spec_.b == DType::f32) return reinterpret_cast<const float*>(first);
   if (spec_.transposed_b) {
     convert_rows(first, spec_.b, spec_.ldb, cols, spec_.k, scratch);
@@ -90,15 +86,10 @@ void ConvertedProduct::run(const void* a, const void* b, const void* bias, void*
     const Product& product = cols == slice_cols_ ? *slice_ : *last_slice_;
     const float* b_slice = convert_b(b, begin, cols, floats(b_offset_));
     const void* bias_slice = bias ? static_cast<const float*>(bias) + begin : nullptr;
-    void* c_slice = spec_.c == DType::f32 ? at(c, DType::f32, begin) : memory + c_offset_;
+    void* c_slice = spec_.c == DType::f32 ? element(c, DType::f32, begin) : memory + c_offset_;
     product.run(a, b_slice, bias_slice, c_slice, memory + inner_offset_);
     if (spec_.c == DType::f32) continue;
-    parallel_ranges(spec_.m, row_grain(cols), [&](std::int64_t row_begin, std::int64_t row_end) {
-      for (std::int64_t row = row_begin; row < row_end; ++row) {
-        loops().scale(floats(c_offset_) + row * cols, DType::f32, 1.0F, at(c, spec_.c, row * spec_.ldc + begin), spec_.c,
-                      spec_.accumulate ? Write::accumulate : Write::overwrite, 0, cols);
-      }
-    });
+    round_rows(floats(c_offset_), spec_.m, cols, element(c, spec_.c, begin), spec_.c, spec_.ldc, spec_.accumulate);
   }
 }
 

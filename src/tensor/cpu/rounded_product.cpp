@@ -5,16 +5,15 @@
 
 #include "mica/core/rounding.hpp"
 
-#include "loops.hpp"
-#include "parallel.hpp"
+#include "product_rows.hpp"
 
 namespace mica::cpu {
 
 namespace {
 
-/// Of f32 sums: they stay in a cache until they are rounded.
-constexpr std::int64_t kSliceBytes = 4 << 20;
-/// Less than this oneDNN may have.
+/// Bytes of f32 sums that stay in a cache until they are rounded, and the fewest rows of C for a product.
+constexpr std::int64_t kSumBytes = 4 << 20, kFewestRows = 32;
+/// A product of oneDNN may take less scratch than this, whatever its shape.
 constexpr std::int64_t kMostScratch = 16 << 20;
 
 std::int64_t sum_bytes(const ProductSpec& spec, std::int64_t rows) { return round_up(4 * rows * spec.n, 64); }
@@ -26,7 +25,7 @@ bool RoundedProduct::suits(const ProductSpec& s, std::int64_t scratch_bytes) {
 }
 
 RoundedProduct::RoundedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), slice_rows_(std::clamp<std::int64_t>(kSliceBytes / (4 * spec.n) / 32 * 32, 32, spec.m)) {
+    : spec_(spec), slice_rows_(std::min(spec.m, std::max(kFewestRows, round_down(kSumBytes / (4 * spec.n), kFewestRows)))) {
   slice_ = &products.find(slice_spec(slice_rows_));
   const std::int64_t rest = spec.m % slice_rows_;
   last_slice_ = rest == 0 ? slice_ : &products.find(slice_spec(rest));
@@ -48,18 +47,11 @@ ProductSpec RoundedProduct::slice_spec(std::int64_t rows) const {
 void RoundedProduct::run(const void* a, const void* b, const void* /*bias*/, void* c, void* scratch) const {
   auto* const sums = static_cast<float*>(scratch);
   std::byte* const inner = static_cast<std::byte*>(scratch) + sum_bytes(spec_, slice_rows_);
-  const std::int64_t a_step = (spec_.transposed_a ? 1 : spec_.lda) * dtype_bytes(spec_.a), c_step = spec_.ldc * dtype_bytes(spec_.c);
-  const Write mode = spec_.accumulate ? Write::accumulate : Write::overwrite;
   for (std::int64_t first = 0; first < spec_.m; first += slice_rows_) {
     const std::int64_t rows = std::min(slice_rows_, spec_.m - first);
     const Product& product = rows == slice_rows_ ? *slice_ : *last_slice_;
-    product.run(static_cast<const std::byte*>(a) + first * a_step, b, nullptr, sums, inner);
-    parallel_ranges(rows, row_grain(spec_.n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        std::byte* const to = static_cast<std::byte*>(c) + (first + row) * c_step;
-        loops().scale(sums + row * spec_.n, DType::f32, 1.0F, to, spec_.c, mode, 0, spec_.n);
-      }
-    });
+    product.run(element(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, nullptr, sums, inner);
+    round_rows(sums, rows, spec_.n, element(c, spec_.c, first * spec_.ldc), spec_.c, spec_.ldc, spec_.accumulate);
   }
 }
 

@@ -10,7 +10,7 @@ namespace mica::cpu {
 /// classes, a width of 1,600 and 96 threads.
 class RoundedProduct final : public Product {
  public:
-  /// Whether it is better than oneDNN's own product. @param scratch_bytes  of the latter
+  /// Whether a product is better made this way. @param scratch_bytes  what oneDNN would take for it
   [[nodiscard]] static bool suits(const ProductSpec& spec, std::int64_t scratch_bytes);
   /// @param products  makes the products of the slices
   RoundedProduct(const ProductSpec& spec, Products& products);

@@ -7,6 +7,7 @@
 #include "loops.hpp"
 #include "pair_tiles.hpp"
 #include "parallel.hpp"
+#include "product_rows.hpp"
 
 namespace mica::cpu {
 
@@ -19,10 +20,6 @@ constexpr std::int64_t kColumns = 64;
 /// Weights that are worth a thread.
 constexpr std::int64_t kGrainNumel = 64 << 10;
 
-const std::byte* element(const void* data, DType dtype, std::int64_t index) {
-  return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
-}
-
 }  // namespace
 
 bool ThinProduct::suits(const ProductSpec& s) { return s.m <= kMostRows && !s.transposed_a && s.transposed_b && !s.accumulate; }
@@ -33,11 +30,13 @@ void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, v
   const ProductSpec& s = spec_;
   const Loops& loop = loops();
   const PairTiles* const pairs = s.a == DType::bf16 && s.b == DType::bf16 ? pair_tiles() : nullptr;
-  const std::int64_t padded = thin_length(s.k), ldx = pairs ? padded / 2 : padded;  // of pairs, or of f32
-  const auto row_of_x = [=](std::int64_t row) -> void* { return static_cast<std::byte*>(scratch) + row * ldx * 4; };
-  if (pairs) pairs->load_rows(a, s.lda, s.m, s.k, padded, static_cast<Pair*>(scratch));
-  for (std::int64_t row = 0; row < s.m && !pairs; ++row) {
-    loop.thin_row(s.b, s.a, element(a, s.a, row * s.lda), s.k, static_cast<float*>(row_of_x(row)));
+  const std::int64_t padded = thin_length(s.k), ldx = pairs ? padded / 2 : padded;  // in the elements of x
+  auto* const x_pairs = static_cast<Pair*>(scratch);
+  auto* const x = static_cast<float*>(scratch);
+  if (pairs) {
+    pairs->load_rows(a, s.lda, s.m, s.k, padded, x_pairs);
+  } else {
+    for (std::int64_t row = 0; row < s.m; ++row) loop.thin_row(s.b, s.a, element(a, s.a, row * s.lda), s.k, x + row * ldx);
   }
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainNumel / std::max<std::int64_t>(1, s.k * kColumns)) * kColumns;
   parallel_ranges(s.n, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -49,15 +48,14 @@ void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, v
         const std::int64_t rows = std::min(kThinRows, s.m - row);
         const void* const weights = element(b, s.b, col * s.ldb);
         if (pairs) {
-          pairs->thin_product(weights, s.ldb, static_cast<Pair*>(row_of_x(row)), ldx, rows, s.k, cols, sums, kColumns);
+          pairs->thin_product(weights, s.ldb, x_pairs + row * ldx, ldx, rows, s.k, cols, sums, kColumns);
         } else {
-          loop.thin_product(s.b, weights, s.ldb, static_cast<float*>(row_of_x(row)), ldx, rows, s.k, cols, sums, kColumns);
+          loop.thin_product(s.b, weights, s.ldb, x + row * ldx, ldx, rows, s.k, cols, sums, kColumns);
         }
         for (std::int64_t r = 0; r < rows; ++r) {
           float* sum = sums + r * kColumns;
           if (bias) loop.add(DType::f32, sum, addend, sum, 0, cols);
-          auto* to = static_cast<std::byte*>(c) + ((row + r) * s.ldc + col) * dtype_bytes(s.c);
-          loop.convert(sum, DType::f32, to, s.c, 0, cols);
+          loop.convert(sum, DType::f32, element(c, s.c, (row + r) * s.ldc + col), s.c, 0, cols);
         }
       }
     }

@@ -78,7 +78,7 @@ MICA_INLINE void columns(const Type* w, std::int64_t ldw, const float* x, std::i
 template <int kRows, class Type>
 void product(const Type* w, std::int64_t ldw, const float* x, std::int64_t ldx, std::int64_t k, std::int64_t cols, float* c,
              std::int64_t ldc) {
-  // As many columns as there are registers for; for one row, weights come fastest as one stream, which 16 lanes keep up with.
+  // As many columns as there are registers for. For one row of x, weights come fastest in one stream, and 16 lanes keep up with it.
   constexpr int kSums = kLanes == 16 ? 16 : 8;
   constexpr int kCols = kRows == 1 && kLanes == 16 ? 1 : kRows * 4 <= kSums ? 4 : kRows * 2 <= kSums ? 2 : 1;
   std::int64_t j = 0;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mica/core/dtype.hpp"
+
+namespace mica::cpu {
+
+/// Element `index` of a matrix.
+[[nodiscard]] inline const std::byte* element(const void* data, DType dtype, std::int64_t index) {
+  return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
+}
+[[nodiscard]] inline std::byte* element(void* data, DType dtype, std::int64_t index) {
+  return static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
+}
+
+/// C (+)= sums [rows, cols], which are dense; c's rows lie ldc elements apart. Each element is rounded once.
+void round_rows(const float* sums, std::int64_t rows, std::int64_t cols, void* c, DType dtype, std::int64_t ldc, bool accumulate);
+
+}  // namespace mica::cpu
