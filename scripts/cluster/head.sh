@@ -106,14 +106,20 @@ on_head_boot() {
   in_network_of "$node" ip addr add "$subnet.$((10 + i))/24" dev eth0
   in_network_of "$node" ip link set lo up
   in_network_of "$node" ip link set eth0 up
-  keep_order "port$i" "$i"
-  nsenter -t "$pid" --mount --net bash -c "$(declare -f keep_order); state=$state; keep_order eth0 $i"
+  keep_order "$node"
   shape "$node" "$(cat $state/rate)"
   if [[ -e $state/slurm/slurm.conf ]]; then start_slurmd "$node"; fi
 }
 
-# keep_order DEVICE NUMBER: one CPU receives all its packets. Those that several receive overtake each other, which TCP takes for losses.
-keep_order() { printf '%x' $((1 << ($2 % $(nproc)))) >"$state/sys/class/net/$1/queues/rx-0/rps_cpus"; }
+# keep_order NODE: at each end of its cable, one CPU receives all packets. If several do, packets overtake each other, and TCP takes them
+# for lost. The file holds a mask of CPUs, of at most 32 without commas.
+keep_order() {
+  local i mask folder=$state/sys/class/net
+  i=$(index_of "$1")
+  mask=$(printf '%x' $((1 << (i % $(nproc) % 32))))
+  echo "$mask" >"$folder/port$i/queues/rx-0/rps_cpus"
+  nsenter -t "$(init_of "$1")" --mount --net tee "$folder/eth0/queues/rx-0/rps_cpus" <<<"$mask" >/dev/null
+}
 
 # Disconnects it first, so that no connection is closed properly.
 on_head_crash() {

@@ -33,6 +33,20 @@ std::map<std::string, Traffic> traffic_of_nodes() {
   return found;
 }
 
+std::map<std::string, std::int64_t> tcp_counters_of(const std::string& node) {
+  std::map<std::string, std::int64_t> found;
+  // A line of names is followed by one of values; both begin with the same word.
+  std::istringstream lines(on_cluster({"on", node, "grep", "-h", "^Tcp", "/proc/net/snmp", "/proc/net/netstat"}));
+  for (std::string name_line, value_line; std::getline(lines, name_line) && std::getline(lines, value_line);) {
+    std::istringstream names(name_line), values(value_line);
+    std::string name;
+    names >> name;
+    values >> name;
+    for (std::int64_t value = 0; names >> name && values >> value;) found[name] = value;
+  }
+  return found;
+}
+
 bool eventually(double limit_s, const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
   while (!condition()) {

@@ -20,6 +20,9 @@ struct Traffic {
 };
 [[nodiscard]] std::map<std::string, Traffic> traffic_of_nodes();
 
+/// What the kernel of a node has counted for TCP since it was booted: "OutSegs", "TCPSACKReorder" (man 5 proc, /proc/net/snmp, netstat).
+[[nodiscard]] std::map<std::string, std::int64_t> tcp_counters_of(const std::string& node);
+
 /// Whether the condition becomes true within the limit.
 [[nodiscard]] bool eventually(double limit_s, const std::function<bool()>& condition);
 
