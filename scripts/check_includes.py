@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
-foreign header outside its rooms. Also on a header that is missing where only some versions of a library do without it.
+foreign header outside its rooms. Also on a missing include that only some versions of a library do without.
 
-    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; what is missing also in tests/ and examples/
+    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; for missing includes, tests/ and examples/, too
 """
 import pathlib
 import re
@@ -46,7 +46,7 @@ FOREIGN = {
 
 # what a file uses (regular expression) -> header that it must include
 NEEDED = {
-    r"\bfmt::join\(": "fmt/ranges.h",  # since fmt 11; fmt 9 and 10 have it in fmt/format.h
+    r"\bfmt::join\b": "fmt/ranges.h",  # since fmt 11; fmt 9 and 10 have it in fmt/format.h
 }
 
 
@@ -63,7 +63,7 @@ def missing_includes():
         for used, header in NEEDED.items():
             found = re.search(used, text)
             if found and f"#include <{header}>" not in text:
-                yield f"{path.relative_to(ROOT)}:{text[:found.start()].count(chr(10)) + 1}: {found[0][:-1]} needs #include <{header}>"
+                yield f"{path.relative_to(ROOT)}:{text[:found.start()].count(chr(10)) + 1}: {found[0]} needs #include <{header}>"
 
 
 def reachable(module):
