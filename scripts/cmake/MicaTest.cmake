@@ -34,8 +34,14 @@ set(mica_test_skipped "\\[  SKIPPED \\]")  # FAIL_REGULAR_EXPRESSION of what Goo
 
 # Tests are compiled more often than they compute: quickly rather than for speed. ccache needs -fpch-preprocess.
 add_library(test_options INTERFACE)
-target_compile_options(test_options INTERFACE $<$<CONFIG:Release>:-O0> $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+target_compile_options(test_options INTERFACE $<$<CONFIG:Release>:-Og> $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 target_link_libraries(test_options INTERFACE mica_options)
+
+# mica_compile_for_speed(FILE...): for those that compute for longer than they are compiled.
+macro(mica_compile_for_speed)
+  mica_compile_alone(${ARGN})
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2>")
+endmacro()
 
 # Where sources and programs lie, which tests ask (tests/support/paths.hpp).
 add_library(test_paths STATIC "${PROJECT_SOURCE_DIR}/tests/support/paths.cpp")
