@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <barrier>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "mica/comm/host_comm.hpp"
@@ -25,21 +27,36 @@ class BoardComm final : public HostComm {
   BoardComm(Board& board, int rank) : board_(board), rank_(rank) {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int num_ranks() const override { return static_cast<int>(board_.left_.size()); }
-  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return from_each({mine}, 0); }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    return exchange({mine}, [this] { return of_each(0); });
+  }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
-    return from_each({mine}, 0)[static_cast<std::size_t>(root)];
+    return exchange({mine}, [&] { return board_.left_[static_cast<std::size_t>(root)][0]; });
   }
   [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
-    return from_each(to_each, static_cast<std::size_t>(rank_));
+    return exchange(to_each, [this] { return of_each(static_cast<std::size_t>(rank_)); });
   }
 
  private:
-  [[nodiscard]] std::vector<std::string> from_each(std::vector<std::string> texts, std::size_t which) const {
+  [[nodiscard]] std::vector<std::string> gather_errors(const std::string& mine) const override {
+    return exchange({mine}, [this] {
+      const bool is_any = std::ranges::any_of(board_.left_, [](const auto& left) { return !left[0].empty(); });
+      return is_any ? of_each(0) : std::vector<std::string>();
+    });
+  }
+  /// Leaves this rank's texts, and picks up others when all ranks have.
+  template <class PickUp>
+  std::invoke_result_t<const PickUp&> exchange(std::vector<std::string> texts, const PickUp& pick_up) const {
     board_.left_[static_cast<std::size_t>(rank_)] = std::move(texts);
     board_.together_.arrive_and_wait();
-    std::vector<std::string> found;
-    for (const std::vector<std::string>& left : board_.left_) found.push_back(left[which]);
+    auto found = pick_up();
     board_.together_.arrive_and_wait();
+    return found;
+  }
+  [[nodiscard]] std::vector<std::string> of_each(std::size_t which) const {
+    std::vector<std::string> found;
+    found.reserve(board_.left_.size());
+    for (const std::vector<std::string>& left : board_.left_) found.push_back(left[which]);
     return found;
   }
 

@@ -26,12 +26,24 @@ inline Units odd_units() {
 }
 inline Units small_units() { return {{{"weight", Shape{5, 7}, true}, {"bias", Shape{5}}}, {{"last", Shape{3}}}}; }
 
-/// A number that is different for every element of every parameter and kind; never what a fresh model holds.
+/// Numbers that are different for every element of every parameter and kind; never what a fresh model holds.
+class ElementValues {
+ public:
+  ElementValues(const std::string& parameter, const std::string& kind, int salt) {
+    hash_ = 2166136261U + static_cast<std::uint32_t>(salt) * 7919U;
+    for (const char c : fmt::format("{}/{}", parameter, kind)) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 16777619U;
+  }
+  [[nodiscard]] float at(std::int64_t element) const {
+    const std::uint32_t h = (hash_ ^ static_cast<std::uint32_t>(element)) * 2654435761U;
+    return static_cast<float>(h >> 8) * 0x1p-20F + 0.5F;
+  }
+
+ private:
+  std::uint32_t hash_;
+};
+
 inline float element_value(const std::string& parameter, const std::string& kind, std::int64_t element, int salt) {
-  std::uint32_t h = 2166136261U + static_cast<std::uint32_t>(salt) * 7919U;
-  for (const char c : fmt::format("{}/{}", parameter, kind)) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
-  h = (h ^ static_cast<std::uint32_t>(element)) * 2654435761U;
-  return static_cast<float>(h >> 8) * 0x1p-20F + 0.5F;
+  return ElementValues(parameter, kind, salt).at(element);
 }
 
 /// One rank's model and optimizer with values that the test chooses, and what saves and loads them.
@@ -53,16 +65,16 @@ class SavedModel {
     sync();
     for_each_array([&](const fsdp::UnitStorage& storage, const std::string& kind, float* data) {
       for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+        const ElementValues values(storage.parameters()[piece.parameter].full_name, kind, salt);
         for (std::int64_t r = 0; r < piece.num_runs(); ++r) {
           const fsdp::Run run = piece.run(r);
-          for (std::int64_t i = 0; i < run.numel(); ++i) {
-            data[run.offset + i] = element_value(storage.parameters()[piece.parameter].full_name, kind, run.begin + i, salt);
-          }
+          for (std::int64_t i = 0; i < run.numel(); ++i) data[run.offset + i] = values.at(run.begin + i);
         }
       }
     });
     for_each_whole([&](const std::string& name, const std::string& kind, TensorView data) {
-      for (std::int64_t i = 0; i < data.numel(); ++i) store(data, i, element_value(name, kind, i, salt));
+      const ElementValues values(name, kind, salt);
+      for (std::int64_t i = 0; i < data.numel(); ++i) store(data, i, values.at(i));
     });
     optimizer_->set_num_steps(salt);
   }
