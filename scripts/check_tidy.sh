@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy (.clang-tidy) on changed files; warnings are failures.   scripts/check_tidy.sh [SINCE | FILE.cpp...]
-# SINCE: a commit; default: ten commits ago. Commits in .git-blame-ignore-revs, which only change the format, are ignored. If there
-# are more than MICA_TIDY_FILES files (default 20: about two minutes on two cores), those changed last are checked, the rest only counted.
+# SINCE: a commit; default: what the branch has in common with its upstream, and ten commits ago in CI (CI=true) and without an upstream.
+# Commits in .git-blame-ignore-revs, which only change the format, are ignored. If there are more than MICA_TIDY_FILES files (default 20:
+# about two minutes on two cores), those changed last are checked, the rest only counted.
 # Each file is compiled alone, not as a part of a unity build, so that missing includes are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +30,9 @@ if [[ "${1:-}" == *.cpp ]]; then
   candidates=$(printf '%s\n' "$@")
   most=$#
 else
-  since=${1:-HEAD~10}
+  since=${1:-}
+  if [[ -z "$since" && "${CI:-}" != "true" ]]; then since=$(git merge-base HEAD '@{upstream}' 2>/dev/null || true); fi
+  since=${since:-HEAD~10}
   if ! git rev-parse --quiet --verify "$since^{commit}" >/dev/null; then
     [[ $# -eq 0 ]] || { echo "mica: error: $since is not a commit in this repository; expected an ancestor of HEAD" >&2; exit 2; }
     since=$(git rev-list --max-parents=0 HEAD | tail -1)   # fewer than ten commits here
