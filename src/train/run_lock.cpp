@@ -175,7 +175,7 @@ class Acquisition {
       const std::optional<Owner> owner = parse_owner(look->text);
       const bool is_known = owner && owner->life_seen_by(self_) != ProcessStatus::Life::unknown;
       const bool is_free = is_known ? has_ended(*owner) : is_lost(*look);
-      if (is_free && replace(*look)) break;
+      if (is_free && replace(*look, is_known)) break;
     }
     return self_;
   }
@@ -241,17 +241,29 @@ class Acquisition {
     }
   }
 
-  /// Several newcomers may find the same owner dead. The last one to replace the lock gets it, and the others notice. @returns false if the
-  /// lock has changed since it was seen.
-  bool replace(const Look& seen) const {
+  /// Several newcomers may find the same owner dead. The last one to replace the lock gets it, and the others notice. One that can still
+  /// replace this job's lock has looked at the lock before, and has made its own file before that look: if there is none, nobody can.
+  /// @param is_of_this_host  the dead owner, and so most newcomers. This host may not see the file of one elsewhere, but that one has
+  ///                         watched the lock for heartbeats; should both replace it in the same moment, check() finds out.
+  /// @returns false if the lock has changed since it was seen.
+  bool replace(const Look& seen, bool is_of_this_host) const {
     write_own();
     const std::optional<Look> now = look_at(path_);
     if (!now || now->text != seen.text) return false;
     if (::rename(own_path_.c_str(), path_.c_str()) != 0) throw IoError(io::io_error_text(path_, "rename of a file to it", errno));
-    std::this_thread::sleep_for(options_.heartbeat / 4);
+    if (!is_of_this_host || sees_newcomers()) std::this_thread::sleep_for(options_.heartbeat / 4);
     const std::optional<Look> look = look_at(path_);
     if (!look || parse_owner(look->text) != self_) refuse(path_, look);
     return true;
+  }
+  [[nodiscard]] bool sees_newcomers() const {
+    const fs::path lock(path_);
+    const std::string begin = lock.filename().string() + ".";
+    std::error_code error;
+    for (fs::directory_iterator it(lock.parent_path(), error), end; !error && it != end; it.increment(error)) {
+      if (it->path().filename().string().starts_with(begin)) return true;
+    }
+    return static_cast<bool>(error);  // there may be some
   }
 
   const Owner self_ = Owner::self();
