@@ -83,12 +83,9 @@ std::int64_t planned_bytes(const std::string& output) {
   return elements_per_rank * 4 * kRanksPerNode;
 }
 
-// The difference of two runs: what happens at their starts and ends drops out. So do headers of Ethernet, IP and TCP, 66 bytes a segment: a
-// busy machine sends more segments, since it acknowledges less at a time.
+// The difference of two runs: what happens at their starts and ends drops out. Headers of Ethernet, IP and TCP, 66 bytes a segment, are
+// taken off, since a busy machine sends more segments; a few of these stay on their node, so that a little too much is taken off.
 TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
-  struct Sent {
-    double bytes = 0, without_headers = 0;
-  };
   constexpr std::int64_t kHeaderBytes = 66;
   const auto segments_of = [](const std::string& node) { return tcp_counters_of(node)["OutSegs"]; };
   std::int64_t planned = 0;
@@ -98,11 +95,11 @@ TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
     for (const auto& [node, traffic] : before) segments_before[node] = segments_of(node);
     planned =
         planned_bytes(train("of-" + std::to_string(steps), {"--fsdp.strategy=hybrid_shard", "--train.steps=" + std::to_string(steps)}));
-    std::map<std::string, Sent> sent;
+    std::map<std::string, double> sent;
     for (const auto& [node, traffic] : traffic_of_nodes()) {
       const std::int64_t bytes = traffic.sent - before.at(node).sent;
       const std::int64_t headers = kHeaderBytes * (segments_of(node) - segments_before.at(node));
-      sent[node] = {static_cast<double>(bytes), static_cast<double>(bytes - headers)};
+      sent[node] = static_cast<double>(bytes - headers);
     }
     return sent;
   };
@@ -110,12 +107,11 @@ TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
   const auto many = sent_by(24);
   ASSERT_EQ(few.size(), 2u);
   for (const auto& [node, sent] : many) {
-    const double bytes = (sent.bytes - few.at(node).bytes) / 20;
-    const double without_headers = (sent.without_headers - few.at(node).without_headers) / 20;
-    EXPECT_GE(bytes, 0.99 * static_cast<double>(planned)) << node;
-    EXPECT_LE(without_headers, 1.01 * static_cast<double>(planned)) << node;
-    std::printf("%s: %.0f bytes a step, %.4f of the plan's %ld; %.4f without headers\n", node.c_str(), bytes,
-                bytes / static_cast<double>(planned), static_cast<long>(planned), without_headers / static_cast<double>(planned));
+    const double of_a_step = (sent - few.at(node)) / 20;
+    EXPECT_GE(of_a_step, 0.98 * static_cast<double>(planned)) << node;
+    EXPECT_LE(of_a_step, 1.01 * static_cast<double>(planned)) << node;
+    std::printf("%s: %.0f bytes a step without headers, %.4f of the plan's %ld\n", node.c_str(), of_a_step,
+                of_a_step / static_cast<double>(planned), static_cast<long>(planned));
   }
 }
 
@@ -125,11 +121,12 @@ TEST_F(Cluster, LinksKeepPacketsInOrder) {
   static_cast<void>(train("fast", {"--train.steps=100"}));
   on_cluster({"rate", "200mbit"});
   for (const auto& [node, traffic] : traffic_of_nodes()) {
-    std::map<std::string, std::int64_t> tcp = tcp_counters_of(node);
-    EXPECT_GE(tcp["OutSegs"], 100'000) << node;
-    EXPECT_LE(tcp["TCPSACKReorder"] + tcp["TCPTSReorder"], 0) << node;
-    std::printf("%s: %ld segments, %ld found out of order, %ld sent again\n", node.c_str(), static_cast<long>(tcp["OutSegs"]),
-                static_cast<long>(tcp["TCPSACKReorder"] + tcp["TCPTSReorder"]), static_cast<long>(tcp["RetransSegs"]));
+    const std::map<std::string, std::int64_t> tcp = tcp_counters_of(node);
+    const std::int64_t out_of_order = tcp.at("TCPSACKReorder") + tcp.at("TCPTSReorder");
+    EXPECT_GE(tcp.at("OutSegs"), 100'000) << node;
+    EXPECT_EQ(out_of_order, 0) << node;
+    std::printf("%s: %ld segments, %ld found out of order, %ld sent again\n", node.c_str(), static_cast<long>(tcp.at("OutSegs")),
+                static_cast<long>(out_of_order), static_cast<long>(tcp.at("RetransSegs")));
   }
 }
 
