@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy (.clang-tidy) on changed files; warnings are failures.   scripts/check_tidy.sh [SINCE | FILE.cpp...]
-# SINCE: a commit; default: what the branch has in common with its upstream, and ten commits ago in CI (CI=true) and without an upstream.
+# SINCE: a commit; default: the last one that the branch shares with origin's main branch, and ten commits ago in CI (CI=true) and
+# without an origin.
 # Commits in .git-blame-ignore-revs, which only change the format, are ignored. If there are more than MICA_TIDY_FILES files (default 20:
 # about two minutes on two cores), those changed last are checked, the rest only counted.
 # Each file is compiled alone, not as a part of a unity build, so that missing includes are found.
@@ -31,7 +32,7 @@ if [[ "${1:-}" == *.cpp ]]; then
   most=$#
 else
   since=${1:-}
-  if [[ -z "$since" && "${CI:-}" != "true" ]]; then since=$(git merge-base HEAD '@{upstream}' 2>/dev/null || true); fi
+  if [[ -z "$since" && "${CI:-}" != "true" ]]; then since=$(git merge-base HEAD origin/HEAD 2>/dev/null || true); fi
   since=${since:-HEAD~10}
   if ! git rev-parse --quiet --verify "$since^{commit}" >/dev/null; then
     [[ $# -eq 0 ]] || { echo "mica: error: $since is not a commit in this repository; expected an ancestor of HEAD" >&2; exit 2; }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <barrier>
 #include <string>
 #include <type_traits>
@@ -38,12 +37,6 @@ class BoardComm final : public HostComm {
   }
 
  private:
-  [[nodiscard]] std::vector<std::string> gather_errors(const std::string& mine) const override {
-    return exchange({mine}, [this] {
-      const bool is_any = std::ranges::any_of(board_.left_, [](const auto& left) { return !left[0].empty(); });
-      return is_any ? of_each(0) : std::vector<std::string>();
-    });
-  }
   /// Leaves this rank's texts, and picks up others when all ranks have.
   template <class PickUp>
   std::invoke_result_t<const PickUp&> exchange(std::vector<std::string> texts, const PickUp& pick_up) const {
