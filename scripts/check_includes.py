@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
-foreign header outside its rooms. Also on a missing include that only some versions of a library do without.
+foreign header outside its rooms. Also on a missing include that only some versions of a library need.
 
     scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; for missing includes, tests/ and examples/, too
 """

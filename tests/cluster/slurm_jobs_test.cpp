@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of scripts/launch/slurm-cpu.sbatch that end, fail, are arrays or may not be requeued, under a real Slurm over 2 nodes; runs on the
-// head of that cluster (CMakeLists.txt).
+// Time limits, ends, mistakes and arrays of jobs of scripts/launch/slurm-cpu.sbatch, under a real Slurm over 2 nodes; and mpirun over a
+// hostfile. Runs on the head of that cluster (CMakeLists.txt).
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups whose ranks are said to be on several nodes ([Note: collectives by node]).
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
