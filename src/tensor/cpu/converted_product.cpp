@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mica/core/rounding.hpp"
+
 #include "loops.hpp"
 #include "parallel.hpp"
 #include "product_rows.hpp"
@@ -18,7 +20,7 @@ constexpr std::int64_t kSliceBytes = 8 << 20;
 void convert_rows(const void* src, DType dtype, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* dst) {
   parallel_ranges(rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      loops().convert(element(src, dtype, row * ld), dtype, dst + row * cols, DType::f32, 0, cols);
+      loops().convert(element_at(src, dtype, row * ld), dtype, dst + row * cols, DType::f32, 0, cols);
     }
   });
 }
@@ -27,7 +29,7 @@ void convert_rows(const void* src, DType dtype, std::int64_t ld, std::int64_t ro
 
 ConvertedProduct::ConvertedProduct(const ProductSpec& spec, Products& products) : spec_(spec) {
   const std::int64_t longest = std::max(spec.k, spec.m);
-  slice_cols_ = std::clamp<std::int64_t>(kSliceBytes / (4 * longest) / 64 * 64, std::min<std::int64_t>(64, spec.n), spec.n);
+  slice_cols_ = std::clamp(round_down(kSliceBytes / (4 * longest), 64), std::min<std::int64_t>(64, spec.n), spec.n);
   slice_ = &products.find(slice_spec(slice_cols_));
   const std::int64_t rest = spec.n % slice_cols_;
   last_slice_ = rest == 0 ? slice_ : &products.find(slice_spec(rest));
@@ -60,7 +62,7 @@ ProductSpec ConvertedProduct::slice_spec(std::int64_t cols) const {
 }
 
 const float* ConvertedProduct::convert_b(const void* b, std::int64_t begin, std::int64_t cols, float* scratch) const {
-  const std::byte* first = element(b, spec_.b, spec_.transposed_b ? begin * spec_.ldb : begin);
+  const std::byte* first = element_at(b, spec_.b, spec_.transposed_b ? begin * spec_.ldb : begin);
   if (spec_.b == DType::f32) return reinterpret_cast<const float*>(first);
   if (spec_.transposed_b) {
     convert_rows(first, spec_.b, spec_.ldb, cols, spec_.k, scratch);
@@ -86,10 +88,10 @@ void ConvertedProduct::run(const void* a, const void* b, const void* bias, void*
     const Product& product = cols == slice_cols_ ? *slice_ : *last_slice_;
     const float* b_slice = convert_b(b, begin, cols, floats(b_offset_));
     const void* bias_slice = bias ? static_cast<const float*>(bias) + begin : nullptr;
-    void* c_slice = spec_.c == DType::f32 ? element(c, DType::f32, begin) : memory + c_offset_;
+    void* c_slice = spec_.c == DType::f32 ? element_at(c, DType::f32, begin) : memory + c_offset_;
     product.run(a, b_slice, bias_slice, c_slice, memory + inner_offset_);
     if (spec_.c == DType::f32) continue;
-    round_rows(floats(c_offset_), spec_.m, cols, element(c, spec_.c, begin), spec_.c, spec_.ldc, spec_.accumulate);
+    round_rows(floats(c_offset_), spec_.m, cols, element_at(c, spec_.c, begin), spec_.c, spec_.ldc, spec_.accumulate);
   }
 }
 

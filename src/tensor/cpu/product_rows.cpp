@@ -10,7 +10,7 @@ void round_rows(const float* sums, std::int64_t rows, std::int64_t cols, void* c
   const Write mode = accumulate ? Write::accumulate : Write::overwrite;
   parallel_ranges(rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      loops().scale(sums + row * cols, DType::f32, 1.0F, element(c, dtype, row * ldc), dtype, mode, 0, cols);
+      loops().scale(sums + row * cols, DType::f32, 1.0F, element_at(c, dtype, row * ldc), dtype, mode, 0, cols);
     }
   });
 }

@@ -9,10 +9,10 @@
 namespace mica::cpu {
 
 /// Element `index` of a matrix.
-[[nodiscard]] inline const std::byte* element(const void* data, DType dtype, std::int64_t index) {
+[[nodiscard]] inline const std::byte* element_at(const void* data, DType dtype, std::int64_t index) {
   return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
 }
-[[nodiscard]] inline std::byte* element(void* data, DType dtype, std::int64_t index) {
+[[nodiscard]] inline std::byte* element_at(void* data, DType dtype, std::int64_t index) {
   return static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
 }
 

@@ -50,8 +50,8 @@ void RoundedProduct::run(const void* a, const void* b, const void* /*bias*/, voi
   for (std::int64_t first = 0; first < spec_.m; first += slice_rows_) {
     const std::int64_t rows = std::min(slice_rows_, spec_.m - first);
     const Product& product = rows == slice_rows_ ? *slice_ : *last_slice_;
-    product.run(element(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, nullptr, sums, inner);
-    round_rows(sums, rows, spec_.n, element(c, spec_.c, first * spec_.ldc), spec_.c, spec_.ldc, spec_.accumulate);
+    product.run(element_at(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, nullptr, sums, inner);
+    round_rows(sums, rows, spec_.n, element_at(c, spec_.c, first * spec_.ldc), spec_.c, spec_.ldc, spec_.accumulate);
   }
 }
 

@@ -36,17 +36,17 @@ void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, v
   if (pairs) {
     pairs->load_rows(a, s.lda, s.m, s.k, padded, x_pairs);
   } else {
-    for (std::int64_t row = 0; row < s.m; ++row) loop.thin_row(s.b, s.a, element(a, s.a, row * s.lda), s.k, x + row * ldx);
+    for (std::int64_t row = 0; row < s.m; ++row) loop.thin_row(s.b, s.a, element_at(a, s.a, row * s.lda), s.k, x + row * ldx);
   }
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainNumel / std::max<std::int64_t>(1, s.k * kColumns)) * kColumns;
   parallel_ranges(s.n, grain, [&](std::int64_t begin, std::int64_t end) {
     float sums[kThinRows * kColumns], addend[kColumns] = {};
     for (std::int64_t col = begin; col < end; col += kColumns) {
       const std::int64_t cols = std::min(kColumns, end - col);
-      if (bias) loop.convert(element(bias, *s.bias, col), *s.bias, addend, DType::f32, 0, cols);
+      if (bias) loop.convert(element_at(bias, *s.bias, col), *s.bias, addend, DType::f32, 0, cols);
       for (std::int64_t row = 0; row < s.m; row += kThinRows) {
         const std::int64_t rows = std::min(kThinRows, s.m - row);
-        const void* const weights = element(b, s.b, col * s.ldb);
+        const void* const weights = element_at(b, s.b, col * s.ldb);
         if (pairs) {
           pairs->thin_product(weights, s.ldb, x_pairs + row * ldx, ldx, rows, s.k, cols, sums, kColumns);
         } else {
@@ -55,7 +55,7 @@ void ThinProduct::run(const void* a, const void* b, const void* bias, void* c, v
         for (std::int64_t r = 0; r < rows; ++r) {
           float* sum = sums + r * kColumns;
           if (bias) loop.add(DType::f32, sum, addend, sum, 0, cols);
-          loop.convert(sum, DType::f32, element(c, s.c, (row + r) * s.ldc + col), s.c, 0, cols);
+          loop.convert(sum, DType::f32, element_at(c, s.c, (row + r) * s.ldc + col), s.c, 0, cols);
         }
       }
     }
