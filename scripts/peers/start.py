@@ -73,8 +73,10 @@ class Mica:
                         *(f"--{key}={value}" for key, value in sizes.items())]
         self.checkpoint = args.checkpoint
         if args.checkpoint:
-            subprocess.run([*self.command, "--train.steps=1"], cwd=folder, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            made = subprocess.run([*self.command, "--train.steps=1"], cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+            if made.returncode != 0:
+                sys.exit(f"start.py: mica-train made no checkpoint:\n{made.stdout[-3000:]}")
 
     def start(self, number):
         # A run of its own, unless it goes on from the checkpoint.

@@ -142,7 +142,8 @@ class Initialization {
     } else {
       prepare();
     }
-    if (unit.storage()) unit.storage()->initialize(options_.seed);
+    if (unit.storage() && options_.zeros) unit.storage()->initialize_to_zeros();
+    if (unit.storage() && !options_.zeros) unit.storage()->initialize(options_.seed);
     if (syncs) sync(unit, region);
     if (unit.storage()) cut(unit);
   }

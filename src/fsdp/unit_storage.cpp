@@ -120,11 +120,16 @@ void UnitStorage::allocate_master() {
   }
 }
 
-void UnitStorage::initialize(std::uint64_t seed) {
+void UnitStorage::initialize_to_zeros() {
   if (!is_initialized()) allocate_master();
   Stream& compute = device_mesh_.compute();
+  device_mesh_.kernels().fill(compute, write_master(compute), 0.0);
+}
+
+void UnitStorage::initialize(std::uint64_t seed) {
+  initialize_to_zeros();
+  Stream& compute = device_mesh_.compute();
   const TensorView master = write_master(compute);
-  device_mesh_.kernels().fill(compute, master, 0.0);
   for (const Piece& piece : layout_->pieces(shard_rank_)) {
     const UnitParameter& p = parameters_[piece.parameter];
     for (std::int64_t i = 0; i < piece.num_runs(); ++i) {

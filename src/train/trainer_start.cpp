@@ -177,7 +177,7 @@ void Trainer::print_start(IniKeys keys) const {
 }
 
 void Trainer::resume() {
-  model_.root->initialize(config_.run.seed);
+  model_.root->initialize({.seed = config_.run.seed, .zeros = start_point_.manifest.has_value()});
   times_.end("initialization");
   if (!start_point_.manifest) {
     init_parameters();

@@ -82,9 +82,11 @@ class UnitStorage {
   [[nodiscard]] Pool& master_pool() const { return pool_of(offload_ == CpuOffload::parameters); }
   [[nodiscard]] Pool& grad_pool() const { return pool_of(offload_ != CpuOffload::none); }
 
-  /// Allocates the master, unless it is allocated already, and fills this rank's pieces with their initial values. @collective over the
-  /// shard axis where masters are shared. @throws ConfigError on all of its ranks when there is too little memory to share.
+  /// Allocates the master, unless it is allocated already, and fills this rank's pieces with their initial values, or with zeros.
+  /// @collective over the shard axis where masters are shared. @throws ConfigError on all of its ranks when there is too little memory to
+  /// share.
   void initialize(std::uint64_t seed);
+  void initialize_to_zeros();
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
   [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
   /// Whether the masters of the shard group's ranks are side by side in shared memory, so that nothing is gathered.

@@ -72,6 +72,18 @@ TEST(C5Deferred, DefaultValuesAreThoseOfAnUnshardedModel) {
   }
 }
 
+// Before a checkpoint is loaded nothing is drawn, and masters are whole all the same.
+TEST(C5Deferred, ZerosTakeThePlaceOfInitializers) {
+  for (const int ranks : {1, 2, 3}) {
+    run_local_ranks(ranks, [](auto world) {
+      RankRig rig(std::move(world));
+      auto model = make_nested(rig);
+      root_of(*model).initialize({.seed = 9, .zeros = true});
+      for (const auto& [name, values] : whole_values(rig, *model)) EXPECT_EQ(values, std::vector<float>(values.size())) << name;
+    });
+  }
+}
+
 // C5: the user's function takes precedence, sees every module, outer ones first, and sets their own tensors; units from
 // the inside out, and it does not go from a unit into the units inside (those have their turn once).
 TEST(C5Deferred, AFunctionTakesPrecedenceAndSeesEveryModuleTopDown) {
