@@ -89,9 +89,8 @@ run_job() {
              "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
   fi
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
-  # itself (scancel, preemption), they treat both as one request.
-  step=""
-  trap '[[ -z "$step" ]] || kill -USR1 "$step" || true' USR1 TERM
+  # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
+  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 TERM
   "${command[@]}" &
   step=$!
   while :; do

