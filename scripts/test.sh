@@ -52,7 +52,7 @@ build() {
 }
 
 # run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. Two tests, or one of 3 or 4
-# ranks, run to a core: they wait for each other, or for mpirun, half of the time. Three were no faster.
+# ranks, run to a core: they wait for each other, or for mpirun, half of the time.
 run_tests() {
   local folder=$1 status=0 name reason
   (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((2 * jobs)) --output-junit durations.xml "${@:2}") || status=$?

@@ -21,7 +21,7 @@ struct RunLockOptions {
 
 /// Only one job owns a run's folder; RUN/run.lock says which one (host, process, since when). [Note: run lock] flock() is not reliable on
 /// NFS and Lustre. So the lock relies only on what both guarantee: creating a file with O_EXCL succeeds for one job only, a rename is
-/// atomic, and a client that opens a file sees what others wrote before they closed it; and that a host sees the files that it created.
+/// atomic, a client that opens a file sees what others wrote before they closed it, and a host sees the files that its own jobs created.
 /// - An owner on this host (same boot, same process namespace) is alive as long as its process is; a killed job never blocks.
 /// - An owner elsewhere writes to the lock every `heartbeat`. A newcomer that sees it change is refused; otherwise it waits
 ///   until the last write is `lost_after` old and takes over. Ages are by the file server's clock: of the lock, and of a file
