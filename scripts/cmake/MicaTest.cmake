@@ -37,12 +37,6 @@ add_library(test_options INTERFACE)
 target_compile_options(test_options INTERFACE $<$<CONFIG:Release>:-Og> $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 target_link_libraries(test_options INTERFACE mica_options)
 
-# mica_compile_for_speed(FILE...): for those that compute for longer than they are compiled; alone, without the precompiled headers.
-macro(mica_compile_for_speed)
-  mica_compile_alone(${ARGN})
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2>")
-endmacro()
-
 # Where sources and programs lie, which tests ask (tests/support/paths.hpp).
 add_library(test_paths STATIC "${PROJECT_SOURCE_DIR}/tests/support/paths.cpp")
 target_include_directories(test_paths PUBLIC "${PROJECT_SOURCE_DIR}/tests")

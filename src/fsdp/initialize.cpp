@@ -142,8 +142,7 @@ class Initialization {
     } else {
       prepare();
     }
-    if (unit.storage() && options_.zeros) unit.storage()->initialize_to_zeros();
-    if (unit.storage() && !options_.zeros) unit.storage()->initialize(options_.seed);
+    if (unit.storage()) options_.zeros ? unit.storage()->initialize_to_zeros() : unit.storage()->initialize(options_.seed);
     if (syncs) sync(unit, region);
     if (unit.storage()) cut(unit);
   }
@@ -181,7 +180,11 @@ class Initialization {
         const bool is_given = WholeParameters::has_data(*p.parameter);
         states.push_back(whole_.own(*p.parameter));
         if (is_given) continue;
-        nn::fill_initial(device_mesh.kernels(), device_mesh.compute(), *p.parameter, p.full_name, options_.seed, 0, states.back());
+        if (options_.zeros) {
+          device_mesh.kernels().fill(device_mesh.compute(), states.back(), 0.0);
+        } else {
+          nn::fill_initial(device_mesh.kernels(), device_mesh.compute(), *p.parameter, p.full_name, options_.seed, 0, states.back());
+        }
       }
     }
     for (const NamedModule& each : region.modules) {

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kMuchSlower = 3;
 
 /// The best of three: other processes may have had the core for a moment, and a node that is slow is slow each time.
-double ms_of(const std::function<void()>& work) {
+double best_ms_of(const std::function<void()>& work) {
   double best = std::numeric_limits<double>::infinity();
   for (int time = 0; time < 3; ++time) {
     const Clock::time_point begin = Clock::now();
@@ -33,7 +33,7 @@ double product_ms() {
   constexpr int kWidth = 192, kTimes = 12;
   const std::vector<float> a(kWidth * kWidth, 1.0F), b(kWidth * kWidth, 0.5F);
   std::vector<float> c(kWidth * kWidth);
-  const double ms = ms_of([&] {
+  const double ms = best_ms_of([&] {
     for (int time = 0; time < kTimes; ++time) {
       for (int row = 0; row < kWidth; ++row) {
         for (int k = 0; k < kWidth; ++k) {
@@ -52,7 +52,7 @@ double copy_ms() {
   constexpr std::size_t kBytes = 16 << 20;
   constexpr int kTimes = 3;
   std::vector<char> from(kBytes, 'a'), to(kBytes, 'b');  // written, so that the pages are resident
-  const double ms = ms_of([&] {
+  const double ms = best_ms_of([&] {
     for (int time = 0; time < kTimes; ++time) {
       from[static_cast<std::size_t>(time)] = static_cast<char>(time);
       std::memcpy(to.data(), from.data(), kBytes);

@@ -42,7 +42,7 @@ using InitFunction = std::function<void(ModuleInit& init)>;
 struct InitializeOptions {
   std::uint64_t seed = 0;
   InitFunction function;  ///< takes precedence over Initializers
-  bool zeros = false;     ///< instead of what Initializers give: before a checkpoint is loaded, which has all values
+  bool zeros = false;     ///< in place of Initializers' values: for who loads a checkpoint next, which has all parameters
   /// Existing data may be in host memory while units compute on another device: it is copied (PyTorch's device_id). Otherwise
   /// that is an error, as is a unit whose parameters are on several devices (docs/parity.md B6, C6).
   bool move_to_device = false;

@@ -74,9 +74,9 @@ bool adds_by_node(const Nodes& nodes, std::int64_t slice_bytes, DType dtype, std
   return by_node < by_rank;
 }
 
-std::vector<float> values_of(int num_ranks, std::int64_t i, DType dtype) {
-  std::vector<float> values;
-  for (int r = 0; r < num_ranks; ++r) values.push_back(rounded(value_of(r, i), dtype));
+std::vector<float> values_of(std::size_t num_ranks, std::int64_t i, DType dtype) {
+  std::vector<float> values(num_ranks);
+  for (std::size_t r = 0; r < num_ranks; ++r) values[r] = rounded(value_of(static_cast<int>(r), i), dtype);
   return values;
 }
 
@@ -97,7 +97,7 @@ void expect_sums(Data& result, const Nodes& nodes, std::int64_t begin, DType dty
   const double eps = dtype == DType::f32 ? 0x1p-23 : dtype == DType::f16 ? 0x1p-10 : 0x1p-7;
   Data expected(result.numel(), dtype);
   for (std::int64_t i = 0; i < result.numel(); ++i) {
-    const std::vector<float> values = values_of(static_cast<int>(nodes.size()), begin + i, dtype);
+    const std::vector<float> values = values_of(nodes.size(), begin + i, dtype);
     double exact = 0, size = 0;
     for (const double x : values) {
       exact += x;

@@ -116,8 +116,9 @@ TEST(Consolidate, F1_EveryArrayIsWholeAndPlain) {
         ASSERT_EQ(dataset.dims(), std::vector<std::int64_t>(spec.shape.dims().begin(), spec.shape.dims().end()));
         std::vector<float> values(static_cast<std::size_t>(dataset.numel()));
         dataset.read(values.data(), dataset.bytes());
+        const test::ElementValues expected(name, kind, 3);
         for (std::size_t i = 0; i < values.size(); ++i) {
-          ASSERT_EQ(values[i], test::element_value(name, kind, static_cast<std::int64_t>(i), 3)) << name << " " << kind << " " << i;
+          ASSERT_EQ(values[i], expected.at(static_cast<std::int64_t>(i))) << name << " " << kind << " " << i;
         }
       }
     }

@@ -71,8 +71,9 @@ void expect_values(const io::Hdf5File& file, const test::Units& units, int salt)
         ASSERT_EQ(dataset.type(), io::FileType::f32);
         std::vector<float> values(static_cast<std::size_t>(dataset.numel()));
         dataset.read(values.data(), dataset.bytes());
+        const test::ElementValues expected(name, kind, salt);
         for (std::size_t i = 0; i < values.size(); ++i) {
-          ASSERT_EQ(values[i], test::element_value(name, kind, static_cast<std::int64_t>(i), salt)) << name << " " << kind << " " << i;
+          ASSERT_EQ(values[i], expected.at(static_cast<std::int64_t>(i))) << name << " " << kind << " " << i;
         }
       }
     }
@@ -120,8 +121,9 @@ TEST(ModelIndex, F1_H5pyReadsWhatMicaHolds) {
         std::ofstream out(folder / ("expected/" + (kind == "master" ? "@" : "@optim@" + kind + "@") + name), std::ios::binary);
         for (const std::int64_t dim : spec.shape.dims()) out << dim << ' ';
         out << '\n';
+        const test::ElementValues values(name, kind, 3);
         for (std::int64_t i = 0; i < spec.shape.numel(); ++i) {
-          const float value = test::element_value(name, kind, i, 3);
+          const float value = values.at(i);
           out.write(reinterpret_cast<const char*>(&value), 4);
         }
       }

@@ -17,7 +17,6 @@ namespace mica::checkpoint {
 namespace {
 
 using fsdp::StateDictKind;
-using test::element_value;
 using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
@@ -62,8 +61,9 @@ std::int64_t num_non_zeros(const std::string& path, const Manifest& manifest) {
 void expect_values(const std::string& name, const std::string& kind, const fsdp::StateTensor& tensor) {
   const Shape& whole = tensor.global_shape();
   const std::int64_t first = tensor.row_begin() * (whole.numel() / whole[0]);
+  const test::ElementValues values(name, kind, 7);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-    const float expected = element_value(name, kind, first + i, 7);
+    const float expected = values.at(first + i);
     if (tensor.dtype() == DType::i64) {
       ASSERT_EQ(tensor.view().as<std::int64_t>()[i], static_cast<std::int64_t>(expected * 1e12F)) << name;
     } else {

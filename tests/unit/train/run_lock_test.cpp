@@ -43,6 +43,19 @@ std::string lock_of_another_host() {
                   R"("host":"node17-)");
 }
 
+/// The lock of a job that has ended on this host: its process id has been given to another process since.
+std::string lock_of_a_dead_job() {
+  const TemporaryFolder folder;
+  const RunLock lock = RunLock::acquire(folder.path());
+  return replaced(io::read_file(folder / "run.lock"), R"("process_start":")", R"("process_start":"1)");
+}
+
+auto time_to_acquire(const TemporaryFolder& folder, const RunLockOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_NO_THROW((void)RunLock::acquire(folder.path(), options));
+  return std::chrono::steady_clock::now() - begin;
+}
+
 void write_lock(const std::string& path, const std::string& text, std::chrono::seconds age = 0s) {
   std::ofstream(path, std::ios::trunc) << text;
   const timespec then{std::time(nullptr) - age.count(), 0};
@@ -114,44 +127,24 @@ TEST(RunLock, AnOwnerThatEndsMakesWay) {
 // A job that follows a killed one waits only if there is another newcomer, which might take the folder at the same time.
 TEST(RunLock, ALoneNewcomerTakesADeadJobsFolderAtOnce) {
   const TemporaryFolder folder;
-  const auto leave_a_dead_owner = [&] {
-    std::string text;
-    {
-      const RunLock lock = RunLock::acquire(folder.path());
-      text = io::read_file(folder / "run.lock");
-    }
-    write_lock(folder / "run.lock", replaced(text, R"("process_start":")", R"("process_start":"1)"));
-  };
-  const auto time_of_start = [&](const RunLockOptions& options) {
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_NO_THROW((void)RunLock::acquire(folder.path(), options));
-    return std::chrono::steady_clock::now() - begin;
-  };
-  leave_a_dead_owner();
-  EXPECT_LT(time_of_start({.heartbeat = 100s}), 20s);
-  leave_a_dead_owner();
+  write_lock(folder / "run.lock", lock_of_a_dead_job());
+  EXPECT_LT(time_to_acquire(folder, {.heartbeat = 100s}), 20s);
+  write_lock(folder / "run.lock", lock_of_a_dead_job());
   write_lock(folder / "run.lock.node17-1234", "");
-  EXPECT_GE(time_of_start({.heartbeat = 400ms}), 100ms);
+  EXPECT_GE(time_to_acquire(folder, {.heartbeat = 400ms}), 100ms);
 }
 
 // Files of newcomers elsewhere may be seen late: after three heartbeats of silence, this one waits for a quarter more.
 TEST(RunLock, AfterAnOwnerElsewhereOthersAreAlwaysWaitedFor) {
   const TemporaryFolder folder;
   write_lock(folder / "run.lock", lock_of_another_host());
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_NO_THROW((void)RunLock::acquire(folder.path(), {.heartbeat = 400ms, .take_over = true}));
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1300ms);
+  EXPECT_GE(time_to_acquire(folder, {.heartbeat = 400ms, .take_over = true}), 1300ms);
 }
 
 // A process id that was given to another process since is no sign of life.
 TEST(RunLock, AnotherProcessWithTheSameIdIsNotTheOwner) {
   const TemporaryFolder folder;
-  std::string text;
-  {
-    const RunLock lock = RunLock::acquire(folder.path());
-    text = io::read_file(folder / "run.lock");
-  }
-  write_lock(folder / "run.lock", replaced(text, R"("process_start":")", R"("process_start":"1)"));
+  write_lock(folder / "run.lock", lock_of_a_dead_job());
   EXPECT_NO_THROW((void)RunLock::acquire(folder.path()));
 }
 

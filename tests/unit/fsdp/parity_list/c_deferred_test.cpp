@@ -72,15 +72,19 @@ TEST(C5Deferred, DefaultValuesAreThoseOfAnUnshardedModel) {
   }
 }
 
-// Before a checkpoint is loaded nothing is drawn, and masters are whole all the same.
+// For who loads a checkpoint next: no values are drawn.
 TEST(C5Deferred, ZerosTakeThePlaceOfInitializers) {
-  for (const int ranks : {1, 2, 3}) {
-    run_local_ranks(ranks, [](auto world) {
-      RankRig rig(std::move(world));
-      auto model = make_nested(rig);
-      root_of(*model).initialize({.seed = 9, .zeros = true});
-      for (const auto& [name, values] : whole_values(rig, *model)) EXPECT_EQ(values, std::vector<float>(values.size())) << name;
-    });
+  for (const bool syncs : {false, true}) {
+    for (const int ranks : {1, 2, 3}) {
+      run_local_ranks(ranks, [&](auto world) {
+        RankRig rig(std::move(world));
+        Options options;
+        options.sync_module_states = syncs;
+        auto model = make_nested(rig, options);
+        root_of(*model).initialize({.seed = 9, .zeros = true});
+        for (const auto& [name, values] : whole_values(rig, *model)) EXPECT_EQ(values, std::vector<float>(values.size())) << name;
+      });
+    }
   }
 }
 
