@@ -113,7 +113,7 @@ TEST_F(Cluster, HybridShardSendsThePlansGradientBytesAndNoMore) {
 }
 
 // As a cable does; a few that are sent again may come late. TCP takes packets that were overtaken for lost, sends them again and slows
-// down: where several CPUs received them, one in 300 was.
+// down: where several CPUs received them, one in 350 was.
 TEST_F(Cluster, LinksKeepPacketsInOrder) {
   on_cluster({"rate", "1gbit"});
   static_cast<void>(train("fast", {"--train.steps=100"}));
