@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // F3: bitwise the same run on any number of ranks, as users run it: figures, parameters and optimizer state.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
@@ -62,6 +64,17 @@ TEST_F(DeterministicRun, F3OrdinaryRunsDiffer) {
   train("one", 1, {}, false);
   train("three", 3, {}, false);
   EXPECT_EQ(diff("one", "three").status, 1);
+}
+
+// Equal logits, as a model of zeros has, would give the logarithm of the vocabulary exactly.
+TEST_F(DeterministicRun, ANewRunBeginsWithTheValuesOfItsSeed) {
+  std::vector<double> first_losses;
+  for (const std::string seed : {"1", "2"}) {
+    train("seed-" + seed, 1, {"--run.seed=" + seed, "--data.order=sequential", "--model.dropout=0"}, false);
+    first_losses.push_back(step_lines(run_folder("seed-" + seed)).at(0).loss);
+    EXPECT_GT(std::abs(first_losses.back() - std::log(256)), 1e-3);
+  }
+  EXPECT_NE(first_losses[0], first_losses[1]);
 }
 
 TEST_F(DeterministicRun, ContradictionsAreRefused) {
