@@ -30,7 +30,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
+constexpr const char* kCheckpointHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
 
 Saves, loads and verifies a checkpoint of a GPT-2 with AdamW state, sharded over the ranks. These alternate with a plain write +
 fsync and a plain read of the same bytes, one file per rank. Cold: the page cache is dropped first; hot: read again. With --steps
@@ -44,7 +44,7 @@ are during the write. Figures are medians. FOLDER must exist; everything written
 
 constexpr std::int64_t kChunkBytes = 16 << 20;
 
-struct Options {
+struct CheckpointOptions {
   std::string model = "gpt2-124m", dir;
   std::int64_t repeats = 6, steps = 0, batch = 1, seq = 64;
 };
@@ -106,7 +106,7 @@ struct Seconds {
   std::vector<double> raw_write, save, raw_read, load, raw_read_hot, load_hot, verify;
 };
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(CheckpointOptions& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.model)->default_value(options.model), model_names().c_str());
@@ -123,12 +123,12 @@ po::options_description flags_of(Options& options) {
 }  // namespace
 
 std::string checkpoint_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  CheckpointOptions defaults;
+  return help_text(kCheckpointHelp, flags_of(defaults));
 }
 
 ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
-  Options options;
+  CheckpointOptions options;
   read_flags(app, arguments, flags_of(options));
   Config config;
   app.comm.agree([&] {

@@ -21,7 +21,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench comm [--flags]
+constexpr const char* kCommHelp = R"(mica-bench comm [--flags]
 
 Collectives over all ranks in fp32, in GB/s of the unsharded buffer, compared with a memcpy of as many bytes by all ranks at once, all in
 memory from the pool, as in a training. Figures are of the slowest rank, the median of the repeats. crossed_mib: MiB that one call sends between nodes, summed over nodes, as far as Mica
@@ -37,7 +37,7 @@ sends it itself (slices above 32 KiB).
 The matrix product should keep 97 % of its speed: a waiting collective must not use a core.
 )";
 
-struct Options {
+struct CommOptions {
   std::string mib = "1,16,64";
   std::int64_t repeats = 9;
   int ranks_per_node = 0;
@@ -54,7 +54,7 @@ std::vector<RankPlace> supposed_places(int num_ranks, int ranks_per_node) {
   return places;
 }
 
-void bench_collectives(App& app, const Options& options) {
+void bench_collectives(App& app, const CommOptions& options) {
   const int ranks = app.world.num_ranks();
   const auto pool = make_cpu_pool();
   const auto stream = make_cpu_stream("collectives", StreamMode::inlined);
@@ -136,7 +136,7 @@ void pin_to_one_core(int index) {
   }
 }
 
-void bench_idle_cost(App& app, const Options& options) {
+void bench_idle_cost(App& app, const CommOptions& options) {
   constexpr auto kPhase = std::chrono::milliseconds(400);
   constexpr std::int64_t kSide = 512;
   app.comm.agree([&] {
@@ -197,7 +197,7 @@ void bench_idle_cost(App& app, const Options& options) {
   report.print_table();
 }
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(CommOptions& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded buffer in MiB, separated by commas");
@@ -212,12 +212,12 @@ po::options_description flags_of(Options& options) {
 }  // namespace
 
 std::string comm_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  CommOptions defaults;
+  return help_text(kCommHelp, flags_of(defaults));
 }
 
 ExitCode bench_comm(App& app, const Arguments& arguments) {
-  Options options;
+  CommOptions options;
   read_flags(app, arguments, flags_of(options));
   app.comm.agree([&] {
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);

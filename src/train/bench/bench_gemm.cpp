@@ -17,7 +17,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench gemm [--flags]
+constexpr const char* kGemmHelp = R"(mica-bench gemm [--flags]
 
 The matrix products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). Prints GFLOP/s of Mica's kernels
 (bias and bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), which take
@@ -32,7 +32,7 @@ Plain oneDNN gets row-major weights, as a gathered unit has them; packed weights
 More rounds give steadier figures.
 )";
 
-struct Options {
+struct GemmOptions {
   std::int64_t rows = 1024, width = 768, vocab = 50304, head_rows = 256, rounds = 5;
   std::string dtypes = "fp32,bf16";
   std::string hardware_out;
@@ -114,7 +114,7 @@ class LayerProducts {
   std::vector<Contest> contests_;
 };
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(GemmOptions& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("rows", po::value(&options.rows)->default_value(options.rows), "batch x seq");
@@ -130,12 +130,12 @@ po::options_description flags_of(Options& options) {
 }  // namespace
 
 std::string gemm_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  GemmOptions defaults;
+  return help_text(kGemmHelp, flags_of(defaults));
 }
 
 ExitCode bench_gemm(App& app, const Arguments& arguments) {
-  Options options;
+  GemmOptions options;
   read_flags(app, arguments, flags_of(options));
   std::vector<DType> dtypes;
   app.comm.agree([&] {

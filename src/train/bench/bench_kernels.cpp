@@ -10,7 +10,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench kernels [--flags] [--section.key=value ...]
+constexpr const char* kKernelsHelp = R"(mica-bench kernels [--flags] [--section.key=value ...]
 
 What each kind of task takes in the steps of `mica-bench train`, on rank 0 of a CPU run, beside what the machine could do: a copy of as
 many bytes, call by call, and for tasks with products the fastest library for their shapes (oneDNN, OpenBLAS, BLIS, MKL), with all ranks
@@ -26,12 +26,12 @@ is not hidden; a collective's time contains waiting for other ranks. The last ro
 Any key of mica-train can be given as well.
 )";
 
-struct Options {
+struct KernelsOptions {
   RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64, .steps = 3};
   std::string svg;
 };
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(KernelsOptions& options) {
   po::options_description flags("Flags");
   add_run_flags(flags, options.run);
   auto add = flags.add_options();
@@ -58,12 +58,12 @@ Row row_of(const KernelTime& k, double step_s) {
 }  // namespace
 
 std::string kernels_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  KernelsOptions defaults;
+  return help_text(kKernelsHelp, flags_of(defaults));
 }
 
 ExitCode bench_kernels(App& app, const Arguments& arguments) {
-  Options options;
+  KernelsOptions options;
   read_flags(app, take_keys(arguments, options.run), flags_of(options));
   Config config;
   app.comm.agree([&] {

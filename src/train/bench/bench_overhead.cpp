@@ -18,7 +18,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench overhead [--flags]
+constexpr const char* kOverheadHelp = R"(mica-bench overhead [--flags]
 
 What sharding costs: forward and backward of a GPT-2 sharded over all ranks, compared with an unsharded model on every rank at the same
 time (no optimizer in either case). 100 % would mean that sharding is free. The variants take turns with the unsharded model, so that a
@@ -33,7 +33,7 @@ The last column compares with flat, round by round.
                                                      inline streams, layers that compute next to nothing
 )";
 
-struct Options {
+struct OverheadOptions {
   RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64};
   std::string variants = "flat,per_parameter,use_orig_params,deterministic";
   std::int64_t rounds = 5;
@@ -81,7 +81,7 @@ double percent(const Variant& first, const Variant& second) {
   return rounded(median(shares), 1);
 }
 
-void bench_model_overhead(App& app, const Options& options) {
+void bench_model_overhead(App& app, const OverheadOptions& options) {
   const std::vector<std::string> names = names_in(options.variants);
   Config config;
   app.comm.agree([&] {
@@ -188,7 +188,7 @@ class TinyLayers final : public nn::Module {
   std::vector<TinyLayer*> layers_;
 };
 
-void bench_runtime(App& app, const Options& options) {
+void bench_runtime(App& app, const OverheadOptions& options) {
   const auto pool = make_cpu_pool();
   const auto kernels = make_cpu_kernels(*pool);
   Mesh mesh(make_fake_group(0, 2, nullptr), {.world_size = 2, .shard_size = 2, .replicas = 1});
@@ -221,7 +221,7 @@ void bench_runtime(App& app, const Options& options) {
   report.print_table();
 }
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(OverheadOptions& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
@@ -239,12 +239,12 @@ po::options_description flags_of(Options& options) {
 }  // namespace
 
 std::string overhead_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  OverheadOptions defaults;
+  return help_text(kOverheadHelp, flags_of(defaults));
 }
 
 ExitCode bench_overhead(App& app, const Arguments& arguments) {
-  Options options;
+  OverheadOptions options;
   read_flags(app, arguments, flags_of(options));
   app.comm.agree([&] {
     require<ConfigError>(options.rounds >= 1 && options.units >= 0 && options.numel >= 1,

@@ -16,7 +16,7 @@
 namespace mica::train::bench {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value ...]
+constexpr const char* kTrainHelp = R"(mica-bench train [--flags] [--section.key=value ...]
 
 Times optimizer steps of a GPT-2 on random tokens with mica-train's code: sharded over all ranks, AdamW, clipping at 1. Reports the median
 step time, tokens/s over all ranks, memory per rank, and two limits, both measured with all ranks computing at once:
@@ -36,7 +36,7 @@ back to slower code, with the reason.
 Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=threaded --train.deterministic=true
 )";
 
-struct Options {
+struct TrainOptions {
   RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64, .steps = 6};
   bool no_bound = false;
 };
@@ -57,7 +57,7 @@ struct Measured {
   std::string recompute;
 };
 
-po::options_description flags_of(Options& options) {
+po::options_description flags_of(TrainOptions& options) {
   po::options_description flags("Flags");
   add_run_flags(flags, options.run);
   auto add = flags.add_options();
@@ -65,8 +65,8 @@ po::options_description flags_of(Options& options) {
   return flags;
 }
 
-Options parse(const App& app, const Arguments& arguments) {
-  Options options;
+TrainOptions parse(const App& app, const Arguments& arguments) {
+  TrainOptions options;
   read_flags(app, take_keys(arguments, options.run), flags_of(options));
   app.comm.agree([&] { require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps); });
   return options;
@@ -80,7 +80,7 @@ std::int64_t num_params(const fsdp::Root& root) {
   return numel;
 }
 
-Measured measure(const App& app, const Options& options, const Config& config) {
+Measured measure(const App& app, const TrainOptions& options, const Config& config) {
   BenchRun run(app, config);
   Device& device = run.device;
   require<ConfigError>(!device.gpu || options.run.warmup >= 2,
@@ -130,12 +130,12 @@ std::vector<std::int64_t> in_mib(std::vector<std::int64_t> bytes) {
 }  // namespace
 
 std::string train_help() {
-  Options defaults;
-  return help_text(kHelp, flags_of(defaults));
+  TrainOptions defaults;
+  return help_text(kTrainHelp, flags_of(defaults));
 }
 
 ExitCode bench_train(App& app, const Arguments& arguments) {
-  const Options options = parse(app, arguments);
+  const TrainOptions options = parse(app, arguments);
   Config config;
   app.comm.agree([&] { config = make_config(options.run); });
   const Measured m = measure(app, options, config);

@@ -10,7 +10,7 @@
 namespace mica::train {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench train|kernels|gemm|comm|checkpoint|overhead [--flags]
+constexpr const char* kBenchHelp = R"(mica-bench train|kernels|gemm|comm|checkpoint|overhead [--flags]
 
 Measures Mica on this machine. Every figure comes with the machine's own limit, measured in the same run, since the speed of shared
 machines varies.
@@ -47,7 +47,7 @@ constexpr std::array<Command, 6> kCommands{{{"train", bench::bench_train, bench:
 
 std::string bench_help(const std::vector<std::string>& arguments) {
   const auto command = std::ranges::find(kCommands, arguments.front(), &Command::name);
-  return command == kCommands.end() ? kHelp : command->help();
+  return command == kCommands.end() ? kBenchHelp : command->help();
 }
 
 ExitCode run_bench(App& app) {
