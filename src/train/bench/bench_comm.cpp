@@ -24,8 +24,8 @@ namespace {
 constexpr const char* kCommHelp = R"(mica-bench comm [--flags]
 
 Collectives over all ranks in fp32, in GB/s of the unsharded buffer, compared with a memcpy of as many bytes by all ranks at once, all in
-memory from the pool, as in a training. Figures are of the slowest rank, the median of the repeats. crossed_mib: MiB that one call sends between nodes, summed over nodes, as far as Mica
-sends it itself (slices above 32 KiB).
+memory from the pool, as in a training. Figures are of the slowest rank, the median of the repeats. crossed_mib: MiB that one call sends
+between nodes, summed over nodes, as far as Mica sends it itself (slices above 32 KiB).
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
   OMP_NUM_THREADS=1 mpirun -np 16 --map-by ppr:8:node mica-bench comm --ranks-per-node 16     as if all ranks were on one node
