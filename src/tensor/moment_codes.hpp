@@ -33,6 +33,13 @@ struct Square8Code {
 /// Bits of an fp32 that a code does not have.
 inline constexpr int kCutBits = 21;
 
+/// The noise of moment_code() of 16 random bits. [Note: length of steps] says why that of second moments is a little larger.
+template <class Code, class Word>
+[[gnu::always_inline]] inline Word code_noise(Word random) {
+  if constexpr (!Code::kIsSigned) random = random + ((random * (0x10000U - random)) >> 20);
+  return random << (kCutBits - 16);
+}
+
 /// x rounded away from zero if what is cut off it, in units of 2^-21 of the distance of its neighbours, and `noise` make 2^21.
 /// @param noise  below 2^21
 template <class Code, class Math, class Float = typename Math::Float, class Word = typename Math::Word>

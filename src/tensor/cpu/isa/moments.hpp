@@ -80,7 +80,7 @@ MICA_INLINE void store_state(F16* p, F32 v, Lanes lanes) {
 /// At random; fp32 as it is. @param noise  gives 16 random bits a lane, where they are needed
 template <class T, class Noise, class Lanes, class Code = typename T::Code>
 MICA_INLINE void store_moment(T* p, F32 v, Noise noise, Lanes lanes) {
-  store_codes(p, moment_code<Code, VectorMath>(v, noise() << (kCutBits - 16)), lanes);
+  store_codes(p, moment_code<Code, VectorMath>(v, code_noise<Code>(noise())), lanes);
 }
 template <class Noise, class Lanes>
 MICA_INLINE void store_moment(float* p, F32 v, Noise, Lanes lanes) {
