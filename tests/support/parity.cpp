@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -350,7 +352,15 @@ std::vector<ParityCase> parity_matrix(int world_size) {
       }
     }
   }
-  return cases;
+  const std::size_t num_grids = grids.size(), num_of_grid = cases.size() / num_grids;
+  std::vector<ParityCase> mixed(cases.size());
+  std::mt19937 random(1);
+  for (std::size_t grid = 0; grid < num_grids; ++grid) {
+    const std::span<ParityCase> of_grid = std::span(cases).subspan(grid * num_of_grid, num_of_grid);
+    std::ranges::shuffle(of_grid, random);
+    for (std::size_t i = 0; i < num_of_grid; ++i) mixed[i * num_grids + grid] = of_grid[i];
+  }
+  return mixed;
 }
 
 bool ParityCase::can_share_masters(int world_size) const {

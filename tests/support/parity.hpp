@@ -92,7 +92,9 @@ void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCas
 /// Fails the current test unless the counts are exactly those of docs/parity.md D1.
 void expect_counts(const StepCounts& counts, const ParityCase& parity_case, int world_size);
 
-/// The whole matrix for one world size.
+/// Strategies and grids x dtypes x wrappings x prefetches x checkpointing x accumulations x stream modes, and smaller switches spread over
+/// them: 216 cases for each strategy and grid. The first cases have each strategy and grid equally often, and random settings,
+/// the same in every run.
 [[nodiscard]] std::vector<ParityCase> parity_matrix(int world_size);
 
 }  // namespace mica::testing

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// docs/design.md, Invariants 1 and 3, over real MPI: the whole parity matrix for the world size it is started on, and the exact
-// number of collectives, counted in the process groups and from outside through MPI's profiling interface.
+// docs/design.md, Invariants 1 and 3, over real MPI: the parity matrix for the world size it is started on, and the exact number of
+// collectives, counted in the process groups and from outside through MPI's profiling interface.
 #include "support/parity.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -58,21 +60,24 @@ ParityRun run_counted(const ParityCase& c, const mpi::Communicator& comm) {
   return run;
 }
 
-TEST(Parity, A1_WholeMatrix) {
+/// MICA_PARITY_CASES: how many of the matrix; if it isn't set, 20 to 40 for each strategy and grid.
+std::size_t num_cases_asked() {
+  const char* text = std::getenv("MICA_PARITY_CASES");
+  return text ? std::strtoull(text, nullptr, 10) : 240;
+}
+
+TEST(Parity, A1_EveryCaseFollowsOnePlainRank) {
   const mpi::Communicator comm = mpi::Communicator::world();
   const int world_size = comm.num_ranks();
   // Strategies x dtypes x wrappings x prefetches x checkpointing x accumulations x stream modes. Strategies: four, and
   // two hybrid ones for each divisor of the world size.
   const std::map<int, std::size_t> num_grids{{1, 6}, {2, 8}, {3, 8}, {4, 10}, {6, 12}};
-  const std::vector<ParityCase> matrix = parity_matrix(world_size);
-  ASSERT_EQ(matrix.size(), num_grids.at(world_size) * 2 * 3 * 3 * 2 * 3 * 2);
+  std::vector<ParityCase> cases = parity_matrix(world_size);
+  ASSERT_EQ(cases.size(), num_grids.at(world_size) * 2 * 3 * 3 * 2 * 3 * 2);
+  cases.resize(std::min(cases.size(), num_cases_asked()));
   std::map<std::pair<int, DType>, ParityRun> plain_runs;
-  std::size_t num_run = 0;
   int num_sharing = 0;
-  for (std::size_t i = 0; i < matrix.size(); ++i) {
-    // CI has two cores: with more ranks than that each launch takes a share of the matrix, all of it at 1 and 2 ranks.
-    if (world_size > 2 && i % static_cast<std::size_t>(world_size) != 1) continue;
-    ParityCase c = matrix[i];
+  for (ParityCase& c : cases) {
     auto [plain, is_new] = plain_runs.try_emplace({c.accumulation, c.param_dtype});
     if (is_new) plain->second = run_plain(world_size, c.accumulation, c.param_dtype);
     const ParityRun run = run_counted(c, comm);
@@ -81,12 +86,9 @@ TEST(Parity, A1_WholeMatrix) {
       c.shares_memory = true;
       EXPECT_EQ(run_counted(c, comm), run) << c.describe() << ": other bits than with all-gathers";
     }
-    ++num_run;
-    if (::testing::Test::HasFailure()) FAIL() << "stopped after case " << i;
+    if (::testing::Test::HasFailure()) FAIL() << "stopped after " << c.describe();
   }
   EXPECT_GT(num_sharing, world_size > 1 ? 20 : -1);
-  const std::size_t share = world_size > 2 ? static_cast<std::size_t>(world_size) : 1;
-  EXPECT_EQ(num_run, (matrix.size() + share - (share > 1 ? 2 : 1)) / share);
 }
 
 }  // namespace
