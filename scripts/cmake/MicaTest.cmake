@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # mica_add_unit_test(NAME module SOURCES files... [LIBS libs...] [LABELS labels...] [BY_FILE])
 #   one GoogleTest executable per module, one CTest for it: unit.MODULE. BY_FILE: one for each file, unit.MODULE.FILE, and
-#   unit.MODULE.no_others, which fails when those leave out a test.
+#   unit.MODULE.no_others, which fails when those leave out a test. The target unit_tests builds all of them.
 # mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [ARGS ...])
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
 #   A test that is named X_OnSeveralRanks or X_OnTwoRanks runs on those alone.
@@ -81,9 +81,11 @@ function(_mica_filter_of out source)
   set(${out} "${filter}" PARENT_SCOPE)
 endfunction()
 
+add_custom_target(unit_tests)
 function(mica_add_unit_test)
   cmake_parse_arguments(arg "BY_FILE" "NAME" "SOURCES;LIBS;LABELS" ${ARGN})
   _mica_test_executable(unit_${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} GTest::gtest_main)
+  add_dependencies(unit_tests unit_${arg_NAME})
   set(tests "")
   if(arg_BY_FILE)
     set(all "")

@@ -37,4 +37,6 @@ string(FIND "${output}" "SentencePiece" at)
 if(NOT at EQUAL -1)
   message(FATAL_ERROR "SentencePiece is off, and is looked for:\n${output}")
 endif()
+# With the sanitizers, whose list has a comma, and the tests: what CI does not build.
+must(${configure} -DMICA_SANITIZE=address,undefined -DMICA_BUILD_TESTS=ON)
 file(REMOVE_RECURSE "${WORK}")
