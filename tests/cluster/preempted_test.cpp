@@ -4,21 +4,18 @@
 //   MICA_CYCLES=<n>  preemptions (5)
 
 #include <cstdio>
-#include <cstdlib>
 
 #include <gtest/gtest.h>
 
 #include "cluster/support/nodes.hpp"
 #include "cluster/support/slurm_training.hpp"
 #include "fault/support/training.hpp"
+#include "support/environment_number.hpp"
 
 namespace mica::test {
 namespace {
 
-int num_cycles() {
-  const char* text = std::getenv("MICA_CYCLES");
-  return text != nullptr ? std::atoi(text) : 5;
-}
+int num_cycles() { return static_cast<int>(environment_number("MICA_CYCLES", 5)); }
 
 TEST(Preempted, ARunEndsWithTheBitsOfOneThatNobodyDisturbed) {
   const SlurmTraining training;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "mica/core/process_stat.hpp"
 
 #include "fault/support/training.hpp"
+#include "support/environment_number.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -31,10 +31,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 3;
 constexpr double kTimeout = 2;  // mesh.timeout, in seconds
 
-int num_hangs() {
-  const char* text = std::getenv("MICA_HANGS");
-  return text != nullptr ? std::max(1, std::atoi(text)) : 1;
-}
+std::int64_t num_hangs() { return std::max<std::int64_t>(1, environment_number("MICA_HANGS", 1)); }
 
 /// Files of these processes in /dev/shm.
 int num_left_in_memory(const std::vector<pid_t>& pids) {

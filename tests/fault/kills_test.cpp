@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/environment_number.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -22,11 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRanks = 2;
-
-std::int64_t number_from(const char* variable, std::int64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text != nullptr ? std::atoll(text) : otherwise;
-}
 
 /// The step in the newest complete checkpoint's name; 0 for none.
 std::int64_t newest_step(const std::string& run) {
@@ -62,8 +58,8 @@ class Kills : public ::testing::TestWithParam<bool> {};
 
 TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
   const bool in_background = GetParam();
-  const std::int64_t num_kills = number_from("MICA_KILLS", 40) / 2;  // half of them each way
-  std::mt19937 random(static_cast<std::uint32_t>(number_from("MICA_KILLS_SEED", 1)));
+  const std::int64_t num_kills = environment_number("MICA_KILLS", 40) / 2;  // half of them each way
+  std::mt19937 random(static_cast<std::uint32_t>(environment_number("MICA_KILLS_SEED", 1)));
   const TemporaryFolder folder;
   write_tokens(folder / "tokens.bin", 20'000);
   write_text(folder / "run.cfg",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches as they go wrong for people: each is told in one line, with its cause and what to change; good ones are left in peace.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -10,6 +9,7 @@
 #include <sched.h>
 
 #include "fault/support/training.hpp"
+#include "support/environment_number.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -203,9 +203,8 @@ TEST_F(Launch, ANodeThatIsMuchSlower) {
 
 // Two ranks on one node, and on two; beside two processes that take what they can get.
 TEST_F(Launch, GoodStartsAreLeftInPeace) {
-  const char* count = std::getenv("MICA_GOOD_STARTS");
   const Child busy(busy_loop()), busy_too(busy_loop());
-  for (int start = 0; start < (count == nullptr ? 6 : std::atoi(count)); ++start) {
+  for (int start = 0; start < environment_number("MICA_GOOD_STARTS", 6); ++start) {
     fs::remove_all(folder_ / "runs/x");
     const Words flags{"--log.level=debug"};
     const Finished seen =

@@ -4,13 +4,13 @@
 //   MICA_CYCLES=<n>  preemptions of each kind (5)
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/environment_number.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -20,10 +20,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-int num_cycles() {
-  const char* text = std::getenv("MICA_CYCLES");
-  return text != nullptr ? std::atoi(text) : 5;
-}
+int num_cycles() { return static_cast<int>(environment_number("MICA_CYCLES", 5)); }
 
 class PreemptCycles : public ::testing::Test {
  protected:

@@ -10,6 +10,7 @@
 
 #include "mica/nn/init.hpp"
 
+#include "support/environment_number.hpp"
 #include "testing/local_group.hpp"
 #include "unit/fsdp/sharded_rank.hpp"
 
@@ -265,8 +266,7 @@ void run_case(std::uint64_t seed) {
 
 /// MICA_DIFFERENTIAL_CASE=n runs one case, MICA_DIFFERENTIAL_CASES=n so many, from MICA_DIFFERENTIAL_FIRST on.
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+  return static_cast<std::uint64_t>(test::environment_number(name, static_cast<std::int64_t>(otherwise)));
 }
 
 TEST(Differential, F8_RandomModelsAndOptionsFollowOnePlainRank) {

@@ -71,12 +71,10 @@ class Exact : public ::testing::TestWithParam<int> {
     if ((num_cases_++ % 5 + GetParam()) % 2 == 0) expect_exact(run, what);
   }
 
- private:
-  int num_cases_ = 0;
+  int num_cases_ = 0;  ///< of expect_exact_on_two()
 };
 
 TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
-  int num_cases = 0;
   for (const Grid& grid : grids(GetParam())) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
       for (const auto& [param, reduce] :
@@ -92,12 +90,11 @@ TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
           expect_exact_on_two(
               run, fmt::format("{} shard_size {} {} {}/{} wrap {}", strategy_name(grid.strategy), grid.shard_size,
                                mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param), dtype_name(reduce), wrap));
-          ++num_cases;
         }
       }
     }
   }
-  EXPECT_EQ(num_cases, static_cast<int>(grids(GetParam()).size()) * 2 * 4 * 3);
+  EXPECT_EQ(num_cases_, static_cast<int>(grids(GetParam()).size()) * 2 * 4 * 3);
 }
 
 TEST_P(Exact, F4_EveryPrefetchAccumulationAndCheckpointing) {
