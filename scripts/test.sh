@@ -10,7 +10,7 @@
 #   scripts/test.sh --soak [PERCENT]  full counts of the randomised tests (hours), or that percentage
 #   scripts/test.sh --mutations    breaks Mica in hundreds of small ways, and fails when the tests do not notice (an hour or two;
 #                                  scripts/mutate.py, tests/mutations)
-#   scripts/test.sh --nightly      --sanitizers, --mpich, --soak 10 and --mutations, with the time of each
+#   scripts/test.sh --nightly      --sanitizers, --mpich and --soak 10, with the time of each
 # In CI (CI=true) it is a failure if something cannot be tested; MICA_CI_WITHOUT="cuda fuzz ..." names exceptions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -127,7 +127,7 @@ cuda() {
 # Runs all of them, even if one fails.
 nightly() {
   local what begin failed=()
-  for what in --sanitizers --mpich "--soak 10" --mutations; do
+  for what in --sanitizers --mpich "--soak 10"; do
     begin=$SECONDS
     # shellcheck disable=SC2086  # a flag and its value
     scripts/test.sh $what || failed+=("$what")

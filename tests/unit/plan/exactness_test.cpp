@@ -9,6 +9,7 @@
 #include "mica/nn/models/llama.hpp"
 #include "mica/nn/models/mlp.hpp"
 
+#include "support/environment_number.hpp"
 #include "unit/plan/layers.hpp"
 #include "unit/plan/planned_run.hpp"
 
@@ -67,8 +68,11 @@ class Exact : public ::testing::TestWithParam<int> {
   }
 
   /// For tests of many cases: each on two of the four numbers of ranks, 1 and 3 or 2 and 4, which of them is mixed over all settings.
+  /// soak.exactness runs each on all four.
   void expect_exact_on_two(const PlannedRun& run, const std::string& what) {
-    if ((num_cases_++ % 5 + GetParam()) % 2 == 0) expect_exact(run, what);
+    if ((num_cases_++ % 5 + GetParam()) % 2 == 0 || test::environment_number("MICA_EXACTNESS_ON_ALL", 0) != 0) {
+      expect_exact(run, what);
+    }
   }
 
   int num_cases_ = 0;  ///< of expect_exact_on_two()
