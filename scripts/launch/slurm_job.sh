@@ -50,9 +50,11 @@ all_nodes_answer() {
     --cpus-per-task=1 true </dev/null >/dev/null 2>&1
 }
 
-# A cancelled run also saves and ends with status 75.
+# A cancelled run also saves and ends with status 75. One task of an array has the array's id, which means all tasks to scontrol.
 queue_again() {
-  case $(scontrol show job "$SLURM_JOB_ID") in
+  local job=$SLURM_JOB_ID
+  [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  case $(scontrol show job "$job") in
     *JobState=RUNNING* | *Reason=TimeLimit*) ;;
     *JobState=PENDING*) return ;;   # Slurm has requeued it already
     *)
@@ -60,7 +62,7 @@ queue_again() {
       return ;;
   esac
   echo "mica: $1: the job is queued again, and the run resumes from its newest checkpoint" >&2
-  scontrol requeue "$SLURM_JOB_ID" ||
+  scontrol requeue "$job" ||
     echo "mica: the job cannot be queued again here: submit the same command to continue the run" >&2
 }
 

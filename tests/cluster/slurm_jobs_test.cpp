@@ -98,13 +98,32 @@ TEST_F(SlurmJobs, TheTasksOfAnArrayTrainInFoldersOfTheirOwn) {
   const std::string script = test::source_folder() + "/scripts/launch/slurm-cpu.sbatch";
   const SlurmJob job(
       {"--array=0-1", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--output=" + training_.output_file(), "--open-mode=append",
-       "--wrap=" + script + " " + training_.file("run.cfg") +
+       "--wrap=exec " + script + " " + training_.file("run.cfg") +
            " --train.steps=5 --run.seed=$((SLURM_ARRAY_TASK_ID + 1)) --run.dir=" + training_.run_folder() + "-$SLURM_ARRAY_TASK_ID"},
       SlurmTraining::environment());
   for (const int task : {0, 1}) {
     EXPECT_EQ(job.end(120, task), "COMPLETED") << job.story(training_.output_file());
     EXPECT_EQ(step_lines(training_.run_folder() + "-" + std::to_string(task)).size(), 5u);
   }
+}
+
+// One task has the array's id as its own.
+TEST_F(SlurmJobs, OnlyTheTaskOfAnArrayThatStoppedIsQueuedAgain) {
+  const std::string script = test::source_folder() + "/scripts/launch/slurm-cpu.sbatch";
+  const auto folder = [&](int task) { return training_.run_folder() + "-" + std::to_string(task); };
+  const SlurmJob job(
+      {"--array=0-1", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--requeue", "--output=" + training_.output_file(),
+       "--open-mode=append",
+       "--wrap=exec " + script + " " + training_.file("run.cfg") + " --run.dir=" + training_.run_folder() + "-$SLURM_ARRAY_TASK_ID"},
+      SlurmTraining::environment());
+  ASSERT_TRUE(eventually(120, [&] { return step_lines(folder(0)).size() >= 3 && step_lines(folder(1)).size() >= 3; }))
+      << job.story(training_.output_file());
+  const int stopped = job.field("JobId", 0) == job.id() ? 0 : 1;
+  ASSERT_EQ(job.field("JobId", stopped), job.id());
+  EXPECT_EQ(run({"scancel", "--batch", "--signal=USR1", job.id() + "_" + std::to_string(stopped)}).status, 0);
+  ASSERT_TRUE(eventually(60, [&] { return job.field("Restarts", stopped) == "1"; })) << job.story(training_.output_file());
+  EXPECT_EQ(job.field("JobState", 1 - stopped), "RUNNING") << job.story(training_.output_file());
+  EXPECT_EQ(job.field("Restarts", 1 - stopped), "0");
 }
 
 // Only the list of plugins is made up.

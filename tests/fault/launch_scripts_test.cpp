@@ -227,6 +227,13 @@ TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
   }
 }
 
+// The id of one of an array's tasks means all of them to Slurm.
+TEST_P(SlurmScripts, OfAnArrayOneTaskIsQueuedAgain) {
+  stand_in_srun("exit 75\n");
+  EXPECT_EQ(job({"x.cfg"}, {{"SLURM_ARRAY_JOB_ID", "77"}, {"SLURM_ARRAY_TASK_ID", "3"}}).status, 75);
+  EXPECT_THAT(calls(), ElementsAre("scontrol [requeue] [77_3]"));
+}
+
 TEST_P(SlurmScripts, ALostNodeRequeuesAndAMistakeDoesNot) {
   stand_in_srun("exit $STATUS\n");
   for (const std::string status : {"0", "2", "1", "3", "137"}) {

@@ -27,7 +27,7 @@ std::string SlurmJob::field(const std::string& name, int task) const {
   const std::string job = task < 0 ? id_ : id_ + "_" + std::to_string(task);
   const Finished shown = run({"scontrol", "--oneliner", "show", "job", job});
   std::smatch match;
-  return std::regex_search(shown.output, match, std::regex(" " + name + "=(\\S*)")) ? match[1].str() : shown.output;
+  return std::regex_search(shown.output, match, std::regex("(?:^| )" + name + "=(\\S*)")) ? match[1].str() : shown.output;
 }
 
 std::string SlurmJob::end(double limit_s, int task) const {
