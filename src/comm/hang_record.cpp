@@ -40,34 +40,41 @@ double ago(std::int64_t ns, std::int64_t now_ns) {
   return ns == 0 ? 0 : std::max(0.001, std::round(static_cast<double>(now_ns - ns) * 1e-6) * 1e-3);
 }
 
-int number_at(std::string_view text, const io::JsonValue& value) {
-  int number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number >= kMostRanks)
-    value.fail_expecting("ranks, as 0-2,5");
-  return number;
+/// -1: none
+int rank_in(std::string_view text) {
+  int rank = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  return error == std::errc() && end == text.data() + text.size() && rank < kMostRanks ? rank : -1;
 }
 
-std::vector<int> parse_ranges(const io::JsonValue& value) {
-  const std::string text = value.text();
-  std::vector<int> ranks;
+/// Calls range(first, last) for each part of "0-2,5". @returns whether the text is of ranks, kMostRanks of them at most
+template <class Range>
+bool for_each_range(std::string_view text, const Range& range) {
+  std::int64_t num_ranks = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view part = std::string_view(text).substr(at, end - at);
+    const std::string_view part = text.substr(at, end - at);
     const std::size_t dash = part.find('-');
-    const int first = number_at(part.substr(0, dash), value);
-    const int last = dash == std::string_view::npos ? first : number_at(part.substr(dash + 1), value);
-    if (last < first || ranks.size() + static_cast<std::size_t>(last - first) >= kMostRanks) value.fail_expecting("ranks, as 0-2,5");
-    for (int rank = first; rank <= last; ++rank) ranks.push_back(rank);
+    const int first = rank_in(part.substr(0, dash));
+    const int last = dash == std::string_view::npos ? first : rank_in(part.substr(dash + 1));
+    num_ranks += last - first + 1;
+    if (first < 0 || last < first || num_ranks > kMostRanks) return false;
+    range(first, last);
     at = end + 1;
   }
-  return ranks;
+  return true;
+}
+
+std::string checked_ranges(const io::JsonValue& value) {
+  std::string text = value.text();
+  if (!for_each_range(text, [](int, int) {})) value.fail_expecting("ranks, as 0-2,5");
+  return text;
 }
 
 HangRecord::Group group_of(const FlightLog& log, const FlightGroup& group, std::int64_t now_ns) {
   HangRecord::Group record{.name = group.name.get(),
                            .instance = group.instance.load(kRelaxed),
-                           .members = log.members(group),
+                           .members = to_ranges(log.members(group)),
                            .enqueued = group.enqueued.load(std::memory_order_acquire),
                            .entered = group.started.load(std::memory_order_acquire),
                            .ended = group.ended.load(std::memory_order_acquire)};
@@ -88,6 +95,15 @@ std::string to_ranges(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return text;
+}
+
+std::vector<int> from_ranges(std::string_view text) {
+  std::vector<int> ranks;
+  const bool are_ranks = for_each_range(text, [&](int first, int last) {
+    for (int rank = first; rank <= last; ++rank) ranks.push_back(rank);
+  });
+  invariant(are_ranks, "ranks are written as 0-2,5");
+  return ranks;
 }
 
 HangRecord record_of(const FlightLog& log, std::int64_t now_ns) {
@@ -146,7 +162,7 @@ std::string to_json(const HangRecord& record) {
   for (const HangRecord::Group& g : record.groups) {
     json["groups"].push_back({{"name", g.name},
                               {"instance", g.instance},
-                              {"members", to_ranges(g.members)},
+                              {"members", g.members},
                               {"enqueued", g.enqueued},
                               {"entered", g.entered},
                               {"ended", g.ended},
@@ -184,7 +200,7 @@ HangRecord parse_hang_record(std::string_view text, const std::string& path) {
   json["groups"].for_each([&](const io::JsonValue& g) {
     record.groups.push_back({.name = g["name"].text(),
                              .instance = static_cast<int>(g["instance"].integer(0, kMostRanks)),
-                             .members = parse_ranges(g["members"]),
+                             .members = checked_ranges(g["members"]),
                              .enqueued = g["enqueued"].integer(0),
                              .entered = g["entered"].integer(0),
                              .ended = g["ended"].integer(0),

@@ -21,7 +21,7 @@ using CallEvent = HangRecord::Event;
 constexpr std::size_t kMostCauses = 8, kMostPlaces = 10;
 
 /// Identifies a group in the records of all its members.
-using GroupKey = std::tuple<std::string, int, std::vector<int>>;  // name, instance, members
+using GroupKey = std::tuple<std::string, int, std::string>;  // name, instance, members
 struct GroupMember {
   const HangRecord* record;
   std::size_t group;  ///< in the record
@@ -93,7 +93,7 @@ class Analysis {
     std::set<std::string> hosts;
     for (const int rank : ranks) hosts.insert(host_of(rank));
     const std::string where = hosts.size() == 1 && !hosts.begin()->empty() ? fmt::format(" ({})", *hosts.begin()) : "";
-    return fmt::format("rank{} {}{}", ranks.size() == 1 ? "" : "s", to_ranges(ranks), where);
+    return with_word(to_ranges(ranks)) + where;
   }
 
  private:
@@ -158,6 +158,9 @@ class Analysis {
   [[nodiscard]] std::map<std::string, std::vector<int>> ranks_by_host() const {
     std::map<std::string, std::vector<int>> by_host;
     for (int rank = 0; rank < std::ssize(hosts_); ++rank) by_host[host_of(rank)].push_back(rank);
+    for (const auto& [rank, record] : by_rank_) {
+      if (rank >= std::ssize(hosts_)) by_host[record->host].push_back(rank);
+    }
     return by_host;
   }
 
@@ -176,7 +179,7 @@ class Analysis {
       });
       if (!is_to_blame) continue;
       causes_.push_back(fmt::format("host {} ({}) is cut off from {}, though its ranks are running: check its network link", host,
-                                    with_word(by_host.at(host)), fmt::join(others, ", ")));
+                                    with_word(to_ranges(by_host.at(host))), fmt::join(others, ", ")));
     }
   }
 
@@ -188,15 +191,15 @@ class Analysis {
       const bool left_nothing = std::ranges::none_of(ranks, [&](int rank) { return by_rank_.contains(rank); });
       const bool was_missed = std::ranges::any_of(ranks, [&](int rank) { return seen_.contains(rank); });
       if (!left_nothing || by_host.size() == 1 || !(was_missed || had_time)) continue;
-      causes_.push_back(fmt::format("host {} ({}) {}", host, with_word(ranks),
+      causes_.push_back(fmt::format("host {} ({}) {}", host, with_word(to_ranges(ranks)),
                                     was_missed ? "does not answer: it is down, or cut off from the others"
                                                : "has left no record so far: it is down, cut off, or does not see the run's folder"));
       explained_.insert(ranks.begin(), ranks.end());
     }
   }
 
-  static std::string with_word(const std::vector<int>& ranks) {
-    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", to_ranges(ranks));
+  static std::string with_word(const std::string& ranges) {
+    return fmt::format("rank{} {}", ranges.find_first_of("-,") == std::string::npos ? "" : "s", ranges);
   }
 
   void add_lost_ranks() {
@@ -310,7 +313,7 @@ class Analysis {
       const std::optional<Waited> waited = waited_for(members);
       if (!waited) continue;
       std::vector<int> missing;
-      for (const int rank : std::get<2>(key)) {
+      for (const int rank : from_ranges(std::get<2>(key))) {
         const auto record = by_rank_.find(rank);
         if (record == by_rank_.end() || is_lost(rank)) continue;
         const auto member = members.find(rank);

@@ -20,6 +20,14 @@ NodeMap::NodeMap(const std::vector<int>& nodes) {
     number_on_node_.push_back(static_cast<int>(members.size()));
     members.push_back(static_cast<int>(rank));
   }
+  std::map<std::int64_t, std::int64_t> num_nodes_of;  // by their members
+  for (const auto& members : members_) ++num_nodes_of[std::ssize(members)];
+  most_members_ = static_cast<int>(num_nodes_of.rbegin()->first);
+  for (const auto& [here, unused] : num_nodes_of) {
+    std::int64_t sum = -1;  // the node itself is none of the others
+    for (const auto& [there, nodes] : num_nodes_of) sum += nodes * divide_up(there, here);
+    most_counterparts_ = std::max(most_counterparts_, static_cast<int>(sum));
+  }
 }
 
 NodeMap NodeMap::of(const std::vector<int>& ranks) const {
@@ -31,24 +39,6 @@ NodeMap NodeMap::of(const std::vector<int>& ranks) const {
 int NodeMap::counterpart(int rank, int node) const {
   const std::vector<int>& there = members(node);
   return there[static_cast<std::size_t>(number_on_node_[static_cast<std::size_t>(rank)]) % there.size()];
-}
-
-int NodeMap::most_members() const {
-  std::size_t most = 0;
-  for (const auto& members : members_) most = std::max(most, members.size());
-  return static_cast<int>(most);
-}
-
-int NodeMap::most_counterparts() const {
-  std::int64_t most = 0;
-  for (const auto& here : members_) {
-    std::int64_t sum = 0;
-    for (const auto& there : members_) {
-      if (&there != &here) sum += divide_up(std::ssize(there), std::ssize(here));
-    }
-    most = std::max(most, sum);
-  }
-  return static_cast<int>(most);
 }
 
 std::int64_t NodeMap::slices_by_node() const {

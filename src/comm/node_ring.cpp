@@ -124,17 +124,17 @@ void NodeRing::receive(Link& link) {
   bool has_ended = false, is_reset = false;
   while (!has_ended) {
     const ssize_t bytes = ::recv(link.socket.get(), part.data(), part.size(), 0);
-    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
-    has_ended = bytes <= 0 || link.received.size() > kLongestLine;  // its end, an error, or somebody else
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     is_reset = bytes < 0;
-    if (!has_ended) link.received.append(part.data(), static_cast<std::size_t>(bytes));
+    if (bytes > 0) link.received.append(part.data(), static_cast<std::size_t>(bytes));
+    for (std::size_t end = 0; (end = link.received.find('\n')) != std::string::npos;) {
+      const std::string line = link.received.substr(0, end);
+      link.received.erase(0, end + 1);
+      take(link, line);
+      if (link.is_over) return;
+    }
+    has_ended = bytes <= 0 || link.received.size() > kLongestLine;  // its end, an error, or somebody else
   }
-  for (std::size_t end = 0; (end = link.received.find('\n')) != std::string::npos;) {
-    const std::string line = link.received.substr(0, end);
-    link.received.erase(0, end + 1);
-    take(link, line);
-  }
-  if (!has_ended) return;
   link.is_over = true;
   link.is_reset = is_reset;
   link.silent = Seconds(0);

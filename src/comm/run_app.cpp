@@ -82,8 +82,7 @@ void share_or_abort(const std::exception& error, const App& app) {
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
   std::jthread init_watch = launch::watch_init();
   mpi::Session session(&argc, &argv);
-  init_watch.request_stop();
-  init_watch.join();
+  init_watch = {};  // ends it
   int rank = 0;
   int num_ranks = 1;
   std::string log_file;
@@ -106,8 +105,9 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
       } catch (const std::exception& error) {
         code = end_of(error, app);
       }
+      watchdog->note_closing();
+      world.barrier();  // unlike that of close(), the watchdog sees who does not come
     }
-    watchdog->note_closing();
     session.close();
     watchdog->note_end();
     return static_cast<int>(code);

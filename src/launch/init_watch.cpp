@@ -4,7 +4,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
+#include <string>
 
 #include <unistd.h>
 
@@ -14,12 +16,14 @@
 namespace mica::launch {
 
 std::jthread watch_init() {
-  return std::jthread([](const std::stop_token& stop) {
+  const char* hosts_of_step = std::getenv("SLURM_STEP_NODELIST");  // read here, since MPI_Init may write to the environment
+  if (hosts_of_step == nullptr) return {};
+  return std::jthread([hosts = std::string(hosts_of_step)](const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any stopped;
     std::unique_lock lock(mutex);
     if (stopped.wait_for(lock, stop, std::chrono::milliseconds(2500), [] { return false; }) || stop.stop_requested()) return;
-    const std::string pair = unreachable_slurm_host();
+    const std::string pair = unreachable_slurm_host(hosts);
     if (pair.empty() || stop.stop_requested()) return;
     std::fprintf(stderr,
                  "mica: error: %s: MPI does not start; open the network between these hosts, or leave one of them out (srun --exclude)\n",

@@ -64,7 +64,10 @@ std::string PeerSearch::published_name(int rank) const {
 }
 
 void PeerSearch::look() {
-  if (!is_published_ && !std::exchange(has_asked_slurm_, true)) unreachable_ = unreachable_slurm_host();
+  const char* hosts_of_step = std::getenv("SLURM_STEP_NODELIST");
+  if (hosts_of_step != nullptr && !is_published_ && !std::exchange(has_asked_slurm_, true)) {
+    unreachable_ = unreachable_slurm_host(hosts_of_step);
+  }
   for (Peer& peer : peers_) {
     if (!is_published_) return;
     std::array<char, MPI_MAX_PORT_NAME + 1> contact{};

@@ -78,9 +78,7 @@ std::vector<std::string> expand_hosts(const std::string& list) {
   return hosts;
 }
 
-std::string unreachable_slurm_host() {
-  const char* list = std::getenv("SLURM_STEP_NODELIST");
-  if (list == nullptr) return {};
+std::string unreachable_slurm_host(const std::string& list) {
   const std::vector<std::string> hosts = expand_hosts(list);
   const auto self = std::ranges::find(hosts, short_name(host_name()), short_name);
   if (self == hosts.end()) return {};

@@ -133,6 +133,7 @@ TEST_F(Hang, AUsersOwnLoopIsLookedAfterToo) {
       {"order", "rank 1 \\([^)]*\\) has another order in group 'shard': barrier #42 of block.2 there, all-gather #42 of block.1 on"},
       {"computes", "rank 1 \\([^)]*\\) has not entered all-gather #45 of block.0; ranks 0,2 .*have waited for it for [1-9][0-9]* s"},
       {"host", "rank 1 \\([^)]*\\) has not entered all-gather #45 of block.0"},
+      {"stays", "rank 1 \\([^)]*\\) has not entered barrier #[0-9]+ outside the steps; ranks 0,2 .*have waited for it"},
   };
   for (int i = 0; i < num_hangs(); ++i) {
     for (const auto& [way, named] : ways) {

@@ -24,7 +24,7 @@ struct HangRecord {
   struct Group {
     std::string name;
     int instance = 0;                                   ///< counts the groups of this name and these members
-    std::vector<int> members;                           ///< world ranks
+    std::string members;                                ///< world ranks, "0-2,5": thousands of records name thousands of members
     std::int64_t enqueued = 0, entered = 0, ended = 0;  ///< sequence numbers of the last ones
     double waits_s = 0;                                 ///< time in the collective that it has entered and not ended
     [[nodiscard]] bool is_waiting() const { return entered > ended; }
@@ -68,5 +68,6 @@ struct HangRecord {
 
 /// "0-2,5"; "" for none. Ascending input is not required; the order is kept.
 [[nodiscard]] std::string to_ranges(const std::vector<int>& ranks);
+[[nodiscard]] std::vector<int> from_ranges(std::string_view ranges);
 
 }  // namespace mica

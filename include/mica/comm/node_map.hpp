@@ -40,9 +40,9 @@ class NodeMap {
   /// Several nodes, and several ranks on one of them.
   [[nodiscard]] bool has_neighbors_and_nodes() const { return num_nodes() > 1 && num_nodes() < num_ranks(); }
   /// The most ranks on a node.
-  [[nodiscard]] int most_members() const;
+  [[nodiscard]] int most_members() const { return most_members_; }
   /// The largest number of ranks on other nodes that share one counterpart.
-  [[nodiscard]] int most_counterparts() const;
+  [[nodiscard]] int most_counterparts() const { return most_counterparts_; }
   /// Slices that all nodes together send to other nodes in a reduce_scatter: between counterparts, or from every rank to every other.
   [[nodiscard]] std::int64_t slices_by_node() const;
   [[nodiscard]] std::int64_t slices_by_rank() const;
@@ -51,6 +51,7 @@ class NodeMap {
   std::vector<int> node_of_;               // by rank
   std::vector<int> number_on_node_;        // by rank
   std::vector<std::vector<int>> members_;  // by node
+  int most_members_ = 0, most_counterparts_ = 0;
 };
 
 }  // namespace mica

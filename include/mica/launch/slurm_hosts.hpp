@@ -11,8 +11,9 @@ namespace mica::launch {
 [[nodiscard]] std::vector<std::string> expand_hosts(const std::string& list);
 
 /// Connects to other hosts of this Slurm step over TCP; a refused connection also proves that a host is reachable. May take 2 s.
-/// @returns the first pair that cannot connect, with address and interface; empty if there is none, or outside a Slurm step
-[[nodiscard]] std::string unreachable_slurm_host();
+/// @param list  its SLURM_STEP_NODELIST
+/// @returns the first pair that cannot connect, with address and interface; empty if there is none
+[[nodiscard]] std::string unreachable_slurm_host(const std::string& list);
 
 /// The ranks (or hosts) out of `n` to which number `own` connects: all of up to 64, else those at distances 1, 2, 4, ..., as in MPI's
 /// collectives.

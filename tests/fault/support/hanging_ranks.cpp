@@ -44,6 +44,7 @@ mica::ExitCode loop(mica::App& app) {
     if (goes_wrong && way == "host") app.world.barrier();
     stream->synchronize();
   }
+  if (is_wrong && way == "stays") std::this_thread::sleep_for(std::chrono::hours(1));
   return mica::ExitCode::done;
 }
 

@@ -36,7 +36,7 @@ TEST_F(Log, GroupsShareItsRing) {
   const HangRecord read = record();
   ASSERT_EQ(read.groups.size(), 2u);
   EXPECT_EQ(read.groups[0].name, "a");
-  EXPECT_EQ(read.groups[0].members, (std::vector<int>{0, 3}));
+  EXPECT_EQ(read.groups[0].members, "0,3");
   EXPECT_EQ(read.groups[0].entered, 3);
   EXPECT_EQ(read.groups[0].ended, 2);
   EXPECT_TRUE(read.groups[0].is_waiting());

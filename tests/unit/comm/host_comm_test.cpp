@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "mica/comm/fake_group.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "testing/local_group.hpp"
 
@@ -135,6 +137,18 @@ TEST(Agree, ResultsAndErrorsOfRank0ReachEveryRank) {
         test::error_of<ConfigError>([&] { (void)comm->from_first_rank_to_each([&]() -> std::vector<std::string> { return {fail()}; }); }),
         "rank 0: nothing there");
   });
+}
+
+// As mica-plan has it.
+TEST(Agree, TheRanksOfAFakeGroupPassTheSame) {
+  const auto group = make_fake_group(1, 3, nullptr);
+  const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+  const auto comm = make_group_comm(*group, *stream);
+  EXPECT_EQ(comm->gather_strings("abc"), (std::vector<std::string>{"abc", "abc", "abc"}));
+  EXPECT_EQ(comm->exchange_strings({"a", "bcd", "ef"}), (std::vector<std::string>{"bcd", "bcd", "bcd"}));
+  EXPECT_EQ(comm->broadcast_string("abc", 0), "abc");
+  EXPECT_EQ(comm->all_or_throw([] { return std::string("done"); }), (std::vector<std::string>{"done", "done", "done"}));
+  EXPECT_EQ(test::error_of<ConfigError>([&] { comm->agree([] { throw ConfigError("no such file"); }); }), "no such file");
 }
 
 // A job may end in order for an error that all of its ranks throw: not for one that two of them share.

@@ -30,6 +30,8 @@ TEST(NodeMap, ACounterpartHasTheSameNumberOnItsNode) {
   EXPECT_THAT(counterparts_on(1), ElementsAre(1, 1, 3, 3, 4));
   EXPECT_EQ(map.most_members(), 3);
   EXPECT_EQ(map.most_counterparts(), 2);
+  EXPECT_EQ(NodeMap({0, 0, 0, 1, 2, 2, 3, 3, 3, 3}).most_counterparts(), 9);  // of the node with one rank: all others
+  EXPECT_EQ(NodeMap({0, 0, 1, 1, 2, 2, 2}).most_counterparts(), 3);  // of a node with two ranks: 1 of the other two, 2 of the three
 }
 
 TEST(NodeMap, SaysWhereCounterpartsPay) {

@@ -76,6 +76,15 @@ TEST_F(Ring, AnAliveHostsSilenceIsAnAlarmOnceTheWholePatienceIsOver) {
   EXPECT_THAT(first_->silent(), ElementsAre(kSecond));
 }
 
+// By a debugger: its neighbour's lines have piled up.
+TEST_F(Ring, WhoWasHeldForLongFindsItsNeighbourAlive) {
+  connect();
+  let_pass(Seconds(2000), Seconds(0));
+  for (int i = 0; i < 10; ++i) exchange_both(Seconds(0.5), Seconds(0));
+  EXPECT_EQ(second_->alarm(), "");
+  EXPECT_THAT(second_->gone(), IsEmpty());
+}
+
 TEST_F(Ring, SilenceIsNoAlarmWhileNobodyWaits) {
   connect();
   let_pass(2 * kPatience, Seconds(0));
