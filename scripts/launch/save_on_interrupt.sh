@@ -12,8 +12,9 @@ save_on_interrupt() {
   # Set before mpirun starts, since signals may come as soon as it runs. Then $! is mpirun.
   trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet
         trap "kill -TERM $! || true" INT TERM
-        echo "saving; once more to quit without saving" >&2
-        kill -USR1 "$!" || true' INT TERM HUP
+        kill -USR1 "$!" || true
+        echo "saving; once more to quit without saving" >&2 || true   # a terminal that hangs up is gone
+        ' INT TERM HUP
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script
   "$@" </dev/null &

@@ -61,7 +61,7 @@ queue_again() {
       echo "mica: $1; Slurm ends this job, so it is not queued again here (after scancel, submit the same command to continue the run)" >&2
       return ;;
   esac
-  echo "mica: $1: the job is queued again, and the run resumes from its newest checkpoint" >&2
+  echo "mica: $1: the job is queued again, and the run resumes from its newest checkpoint" >&2 || true   # its disk may be full
   scontrol requeue "$job" ||
     echo "mica: the job cannot be queued again here: submit the same command to continue the run" >&2
 }

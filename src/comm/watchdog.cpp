@@ -114,6 +114,7 @@ class Watchdog::Thread {
     head().phase.store(static_cast<std::uint8_t>(phase));
     if (phase == RankPhase::ended && ring_) ring_->say_goodbye();
   }
+  [[nodiscard]] Seconds longest_wait() const { return longest_wait_.load(); }
   void let_finish() {
     for (milliseconds waited{0}; waited < kDeathIsSeen; waited += kLookEvery) {
       while (head().has_alarm.load() != 0) std::this_thread::sleep_for(kLookEvery);
@@ -166,7 +167,7 @@ class Watchdog::Thread {
 
   /// Adds up how long this rank has been in the collectives that it has entered.
   std::string look_at_groups(Seconds passed) {
-    longest_wait_ = Seconds(0);
+    Seconds longest_wait{0};
     std::string alarm;
     for (const FlightGroup& group : logs_.own()->groups()) {
       Wait& wait = waits_[&group];
@@ -176,10 +177,11 @@ class Watchdog::Thread {
       const bool is_waiting = group.use.load() == static_cast<std::uint8_t>(FlightGroup::Use::open) && entered > ended;
       const bool is_same = is_waiting && wait.sequence == entered;
       wait = {is_waiting ? entered : 0, is_same ? wait.time + passed : Seconds(0)};
-      longest_wait_ = std::max(longest_wait_, wait.time);
+      longest_wait = std::max(longest_wait, wait.time);
       if (wait.time < timeout() + (starts_unseen ? kAfterNccl : Seconds(0))) continue;
       alarm = fmt::format("rank {} waits for {:.0f} s (mesh.timeout)", logs_.rank(), wait.time.count());
     }
+    longest_wait_ = longest_wait;
     return alarm;
   }
 
@@ -197,7 +199,7 @@ class Watchdog::Thread {
   std::atomic<std::int64_t> timeout_ms_{milliseconds(kTimeout).count()};
   std::atomic<int> num_patiences_ = 0;
   std::map<const FlightGroup*, Wait> waits_;
-  Seconds longest_wait_{0};
+  std::atomic<Seconds> longest_wait_{Seconds(0)};
   std::jthread thread_;  // last: it uses the others
 };
 
@@ -208,6 +210,7 @@ Watchdog::Patience::Patience(Watchdog& of) : of_(of) { of_.thread_->add_patience
 Watchdog::Patience::~Patience() { of_.thread_->add_patience(-1); }
 void Watchdog::set_folder(const std::string& run_folder, const std::string& log_file) { thread_->set_folder(run_folder, log_file); }
 void Watchdog::set_save(Save save) { thread_->set_save(std::move(save)); }
+std::chrono::duration<double> Watchdog::waits() const { return thread_->longest_wait(); }
 void Watchdog::note_closing() { thread_->note_phase(RankPhase::closing); }
 void Watchdog::note_end() { thread_->note_phase(RankPhase::ended); }
 void Watchdog::let_finish() { thread_->let_finish(); }

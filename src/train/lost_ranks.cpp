@@ -41,13 +41,10 @@ void LostRanks::watch(const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
   std::mutex mutex;
   std::condition_variable_any stopped;
-  double progress = -1;
   Clock::time_point since = Clock::now();
   for (std::unique_lock lock(mutex); !stopped.wait_for(lock, stop, kPoll, [&] { return stop.stop_requested(); });) {
-    if (StopSignal::received() != SIGTERM) continue;
-    const double now = hooks_.progress();
-    if (now != std::exchange(progress, now) || num_pauses_ > 0) since = Clock::now();
-    if (Clock::now() - since < kStall) continue;
+    if (StopSignal::received() != SIGTERM || num_pauses_ > 0) since = Clock::now();
+    if (Clock::now() - since < kStall || hooks_.waits() < kStall) continue;
     save_and_exit("SIGTERM, and no collective completes");
     since = Clock::now();
   }

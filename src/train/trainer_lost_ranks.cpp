@@ -46,7 +46,7 @@ void Trainer::watch_for_lost_ranks() {
   if (!emergency_saver_) return;
   lost_ranks_ = std::make_unique<LostRanks>(
       *emergency_saver_,
-      LostRanks::Hooks{.progress = [this] { return device_.device_mesh->communication_ms(); },
+      LostRanks::Hooks{.waits = [this] { return app_.watchdog.waits(); },
                        .tell_saved =
                            [this](const checkpoint::SaveReport& report) {
                              // Not through metrics_: rank 0 may be lost.

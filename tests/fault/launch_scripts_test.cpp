@@ -142,6 +142,17 @@ TEST_F(LaunchScripts, SignalsBecomeOneRequestToSave) {
   }
 }
 
+// A lost ssh connection: what the script prints cannot be written.
+TEST_F(LaunchScripts, AHangUpSavesThoughTheTerminalIsGone) {
+  stand_in("mpirun", mpirun_that("exit 75"));
+  Child child({"/bin/bash", "-c", "exec \"$0\" x.cfg 2>/dev/full", script("mpirun-cpu.sh")}, with({{"RANKS", "1"}}));
+  ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGHUP), 0);
+  const Finished seen = child.wait(20);
+  EXPECT_EQ(seen.status, 75) << seen.output;
+  EXPECT_THAT(seen.output, HasSubstr("got USR1"));
+}
+
 TEST_F(LaunchScripts, ASecondInterruptEndsTheRunAtOnce) {
   stand_in("mpirun", mpirun_that(":"));  // it saves for ever
   for (const int signal : {SIGINT, SIGTERM}) {

@@ -60,6 +60,9 @@ class Watchdog {
   /// nothing to save. Empty: there never is. set_save() waits for a call under way.
   void set_save(Save save);
 
+  /// How long this rank has been in the collective that it has entered; the longest, if they are several. Any thread.
+  [[nodiscard]] std::chrono::duration<double> waits() const;
+
   /// To be called once this rank's work is done, before it waits for the others.
   void note_closing();
   /// From here on this rank may end at any time, with an error or without one; other ranks do not count it as lost.

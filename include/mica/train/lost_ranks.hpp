@@ -16,13 +16,13 @@ namespace mica::train {
 /// thread is stuck in it. There are three triggers:
 /// - a collective returned an error: the main thread calls save_and_exit();
 /// - a watcher outside MPI, such as the watchdog, knows that a rank is lost: any thread calls save_and_exit();
-/// - the launcher ends the job with SIGTERM because a rank died, and no collective completes for kStall: a thread here calls it. While
-///   collectives complete, all ranks are alive, and the run stops normally at the end of its step.
+/// - the launcher ends the job with SIGTERM because a rank died, and this rank has been in one collective for kStall since then: a thread
+///   here calls it. While collectives complete, all ranks are alive, and the run stops normally at the end of its step.
 class LostRanks {
  public:
   struct Hooks {
-    /// Grows whenever a step's collective completes. Any thread.
-    std::function<double()> progress;
+    /// How long this rank has been in a collective; 0 if it is in none. Any thread.
+    std::function<std::chrono::duration<double>()> waits;
     /// Called on the rank that completed the checkpoint.
     std::function<void(const checkpoint::SaveReport&)> tell_saved;
     /// Takes one line. Called on any rank.
@@ -41,7 +41,7 @@ class LostRanks {
   /// thread. @param why  "rank 3 is lost"  @param linger  how long it waits after a save before it exits, unless SIGTERM comes first
   void save_and_exit(const std::string& why, std::chrono::duration<double> linger = {});
 
-  /// While it exists, SIGTERM alone does not make this rank save: it is in a save or another long call without a step's collectives.
+  /// While it exists, SIGTERM alone does not make this rank save: it is in a save, in which ranks wait for each other's files.
   class Pause {
    public:
     explicit Pause(LostRanks* of) : of_(of) {
