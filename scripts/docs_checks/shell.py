@@ -10,10 +10,10 @@ from . import ROOT, config_keys
 # Programs of others that documents may call. (A name that is not here and none of Mica's is taken for a typing mistake.)
 FOREIGN = {
     # shell and text
-    ".", "[", "[[", "bash", "cat", "cd", "command", "cp", "df", "diff", "echo", "env", "exit", "export", "false", "findmnt",
+    ".", "[", "[[", "bash", "cat", "cd", "command", "cp", "df", "diff", "echo", "env", "exit", "export", "false", "find", "findmnt",
     "grep", "head", "hostname", "jq", "kill", "ldd", "ls", "lscpu", "mkdir", "mv", "nproc", "numactl", "printf", "ps", "pwd",
-    "rm", "sed", "seq", "set", "sleep", "sort", "source", "stat", "tail", "tar", "tee", "test", "trap", "true", "ulimit",
-    "umask", "uname", "unset", "wait", "wc", "which",
+    "rm", "sed", "seq", "set", "sleep", "sort", "source", "split", "stat", "tail", "tar", "tee", "test", "trap", "true", "ulimit",
+    "umask", "uname", "unset", "wait", "wc", "which", "xargs",
     # builds
     "ccache", "clang-format", "cmake", "compute-sanitizer", "cpack", "ctest", "dpkg", "git", "ninja", "nsys", "nvcc",
     "nvidia-smi",
