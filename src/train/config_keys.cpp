@@ -316,8 +316,8 @@ std::vector<ConfigKey> make_keys() {
       real("optim.momentum", MICA_FIELD(optim.momentum), 0, 0.999999999, "sgd: momentum"),
       flag("optim.nesterov", MICA_FIELD(optim.nesterov), "sgd: Nesterov momentum"),
       choice("optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
-             "what the optimizer's moments are kept in, in memory and in checkpoints: bf16 takes half of fp32, int8 a quarter. Rounded at "
-             "random, such that steps are as long as with fp32 on average, with the same bits on any number of ranks; CPUs only"),
+             "what the optimizer's moments are kept in, in memory and in checkpoints: bf16 takes half of fp32, int8 a quarter. Both use "
+             "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only"),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
       flag("optim.in_backward", MICA_FIELD(optim.in_backward),

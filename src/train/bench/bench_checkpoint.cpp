@@ -35,7 +35,7 @@ constexpr const char* kCheckpointHelp = R"(mica-bench checkpoint --dir FOLDER [-
 Saves, loads and verifies a checkpoint of a GPT-2 with AdamW state, sharded over the ranks. These alternate with a plain write +
 fsync and a plain read of the same bytes, one file per rank. Cold: the page cache is dropped first; hot: read again. With --steps
 it also saves in the background: how long training stalls, compared with one copy of the bytes in memory, and how much slower steps
-are during the write. Figures are medians. FOLDER must exist; everything written there is deleted.
+are during the write. Figures are medians. FOLDER must exist. The benchmark deletes only its own files there.
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch --steps 4 --batch 2 --seq 256
