@@ -26,7 +26,7 @@ POINTS = [
     (2, "full_shard, bf16", {"fsdp.strategy": "full_shard", "fsdp.param_dtype": "bf16"}),
     (2, "full_shard, cpu_offload=parameters", {"fsdp.strategy": "full_shard", "fsdp.cpu_offload": "parameters"}),
     (2, "full_shard, checkpointing", {"fsdp.strategy": "full_shard", "fsdp.activation_checkpointing": "block", "train.micro_batch": 8}),
-    (2, "shard_optim, two rounds", {"fsdp.strategy": "shard_optim", "train.global_batch": 8}),
+    (2, "shard_optim, 2 micro-batches", {"fsdp.strategy": "shard_optim", "train.global_batch": 8}),
     (3, "full_shard", {"fsdp.strategy": "full_shard"}),
     (4, "full_shard, bf16, checkpointing",
      {"fsdp.strategy": "full_shard", "fsdp.param_dtype": "bf16", "fsdp.activation_checkpointing": "block"}),

@@ -30,7 +30,7 @@ ON_THE_MACHINE = [
     (2, "full_shard", SMALL),
     (2, "full_shard, 64 tokens", SMALL | {"train.seq_len": 64}),
     (2, "full_shard, mesh.backend=mpi", SMALL | {"mesh.backend": "mpi"}),
-    (2, "shard_grad_op, two rounds", SMALL | {"fsdp.strategy": "shard_grad_op", "train.global_batch": 16}),
+    (2, "shard_grad_op, 2 micro-batches", SMALL | {"fsdp.strategy": "shard_grad_op", "train.global_batch": 16}),
     (2, "full_shard, bf16", SMALL | {"fsdp.param_dtype": "bf16"}),
     (2, "full_shard, checkpointing", SMALL | {"fsdp.activation_checkpointing": "block"}),
     (2, "full_shard, 1,024 tokens", SMALL | {"train.seq_len": 1024, "train.micro_batch": 1}),
