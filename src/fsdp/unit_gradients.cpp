@@ -113,6 +113,10 @@ void UnitStorage::hide_grads() {
 }
 
 void UnitStorage::zero_grad() {
+  if (unsharded_grad_) {  // accumulated under no_sync, on compute alone, which is its home
+    hide_grads();
+    unsharded_grad_.reset();
+  }
   if (!sharded_grad_) return;
   // It is used on compute and on the stream that writes it; one of the two is the buffer's home.
   Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();

@@ -71,7 +71,7 @@ class Root {
   [[nodiscard]] TensorView write_master(const Piece& piece) const;
   /// Absent if there is no gradient (docs/parity.md C3).
   [[nodiscard]] TensorView grad(const Piece& piece) const;
-  /// Frees the sharded gradients; ends the step.
+  /// Frees the sharded gradients, and unsharded ones that no_sync has left; ends the step.
   void zero_grad();
   /// Reshards what is still unsharded, after a forward without a backward or an unused prefetch. Call it before writing masters
   /// (optimizers do), or the next forward would run on the old parameters.

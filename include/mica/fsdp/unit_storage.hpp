@@ -41,7 +41,7 @@ class HookedAllGather;
 ///   unsharded       [U]   param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master,
 ///                                                          and where masters are shared it IS all of them
 ///   post forward    [U/n] param_dtype sharded_param        between reshard_among_neighbours() and the next unshard()
-///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
+///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads() or zero_grad()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
 /// In a world of one rank with nothing to convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
@@ -139,8 +139,8 @@ class UnitStorage {
   /// zero_grad() has none (on all ranks alike: the first step's order check compares); otherwise its part of the
   /// gradient is zero.
   [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }
-  /// Frees the sharded gradient; its last readers are in the work enqueued so far on the compute stream, or on
-  /// gradient_stream() (an optimizer in backward).
+  /// Frees the sharded gradient, and an unsharded one that no_sync has left; their last readers are in the work enqueued so far on
+  /// the compute stream, or on gradient_stream() (an optimizer in backward).
   void zero_grad();
   /// Drops unsharded parameters and all gradients without any communication (abandon_step). The streams are drained.
   void drop_step();

@@ -192,6 +192,32 @@ TEST(D5Accumulation, ForwardsWithoutBackwardLeaveNothing) {
   }
 }
 
+// D5: zero_grad() also drops what no_sync has accumulated: the next backward reduces its own gradients only.
+TEST(D5Accumulation, ZeroGradDropsAnUnfinishedOne) {
+  for (const int num_ranks : {1, 2}) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      run_local_ranks(num_ranks, [&](auto world) {
+        RankRig rig(std::move(world), 0, {}, mode);
+        auto model = make_model();
+        shard_chain(*model, rig, {});
+        Root& root = root_of(*model);
+        Passes passes{*model, rig.context()};
+        {
+          const NoSync no_sync(root);
+          passes.both(num_ranks + rig.rank());
+        }
+        root.zero_grad();
+        rig.compute().synchronize();
+        EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::unsharded_grad), 0);
+        EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::sharded_grad), 0) << "a rank alone accumulates in what becomes that";
+        model->for_each_parameter([](const std::string& name, nn::Parameter& p) { EXPECT_FALSE(p.grad) << name; });
+        passes.both(rig.rank());
+        expect_concatenated(rig, *model, num_ranks, fmt::format("{} ranks", num_ranks));
+      });
+    }
+  }
+}
+
 // D5: a rank alone hands the first micro-batch's gradient over as it is; later ones are added to it.
 TEST(D5Accumulation, ARankAloneKeepsTheGradientsThatBackwardWrote) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
