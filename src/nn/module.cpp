@@ -11,13 +11,12 @@ Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
   if (hooks_) hooks_->pre_forward(context, *this, inputs, record);
   Tensors ys;
   if (record) record->note_inputs(inputs);
-  if (checkpointed_ && record) {
+  if (checkpointed_ && record && (trains() || std::ranges::any_of(inputs, &Tensor::needs_grad))) {
     {
       const ScopedValue inside(context.inside_checkpoint, true);
       ys = do_forward(context, inputs, nullptr);
     }
-    const bool needs_backward = trains() || std::ranges::any_of(inputs, &Tensor::needs_grad);
-    for (Tensor& y : ys) y.needs_grad = needs_backward;
+    for (Tensor& y : ys) y.needs_grad = true;
     record->checkpoint_inputs = std::move(inputs);
     record->checkpoint_random = random_point(context);
   } else {

@@ -86,7 +86,8 @@ class Module {
   /// Whether a parameter that the subtree owns or uses wants a gradient.
   [[nodiscard]] bool trains() const;
 
-  /// Keeps only the inputs of a forward and runs it again in backward.
+  /// Keeps only the inputs of a forward and runs it again in backward. Where no gradient passes through the module (a frozen prefix)
+  /// it changes nothing: its layers keep nothing.
   void set_checkpointed(bool on) { checkpointed_ = on; }
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 

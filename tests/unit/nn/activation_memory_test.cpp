@@ -108,6 +108,24 @@ TEST(ActivationMemory, Gpt2LiteralBytesOfCheckpointedBlocks) {
   }
 }
 
+// A frozen prefix has no backward: its blocks keep nothing, checkpointed or not. As above with one block.
+TEST(ActivationMemory, Gpt2LiteralBytesOfAFrozenPrefix) {
+  for (const bool checkpoints_prefix : {false, true}) {
+    Gpt2 model({.layers = 2, .heads = 2, .width = 4, .context = 3, .vocab_size = 11, .tie_embeddings = false});
+    model.for_each_module([&](const std::string& name, Module& module) {
+      const bool is_prefix = name == "transformer.h.0";
+      if (is_prefix || name == "transformer.h.1") module.set_checkpointed(checkpoints_prefix || !is_prefix);
+    });
+    model.for_each_parameter([](const std::string& name, Parameter& parameter) {
+      parameter.requires_grad = !name.starts_with("transformer.w") && !name.starts_with("transformer.h.0.");
+    });
+    const Measured measured = measure(model, {.checkpointed = true}, 1, 3, true);
+    EXPECT_EQ(measured.saved, 48 + 96 + 24 + 4) << checkpoints_prefix;
+    EXPECT_EQ(measured.forward_peak, 48 + 288) << checkpoints_prefix;
+    EXPECT_LE(measured.backward_peak, 840 + 2 * 48 + 4) << checkpoints_prefix;
+  }
+}
+
 TEST(ActivationMemory, LlamaFollowsTheFormula) {
   struct Sizes {
     std::int64_t heads, kv_heads, head_dim, hidden;
