@@ -104,7 +104,7 @@ void Optimizer::step(const StepArgs& args) {
   }
   transaction().before_change(*this);
   for (UnitState& unit : units_) {
-    if (has_any_grad(unit)) allocate(unit);
+    if (any_takes_part(unit)) allocate(unit);
   }
   Stream& compute = device_mesh().compute();
   const Tensor workspace = allocate_workspace(device_mesh().pool(), compute);
@@ -148,18 +148,20 @@ void Optimizer::check_args(const StepArgs& args) const {
 }
 
 bool Optimizer::takes_part(const UnitState& unit, std::size_t member) {
-  const Member& m = unit.members[member];
-  return m.group >= 0 && m.parameter->requires_grad && has_grad(unit, member);
+  return unit.members[member].is_stepped() && has_grad(unit, member);
+}
+
+bool Optimizer::any_takes_part(const UnitState& unit) {
+  for (std::size_t i = 0; i < unit.members.size(); ++i) {
+    if (takes_part(unit, i)) return true;
+  }
+  return false;
 }
 
 bool Optimizer::has_grad(const UnitState& unit, std::size_t member) {
   if (unit.storage) return unit.storage->has_grad(member);
   const nn::Parameter& parameter = *unit.members[member].parameter;
   return parameter.grad && parameter.grad_written;
-}
-
-bool Optimizer::has_any_grad(const UnitState& unit) {
-  return unit.storage ? static_cast<bool>(unit.storage->sharded_grad()) : takes_part(unit, 0);
 }
 
 TensorView Optimizer::write_master(const UnitState& unit, Stream& stream) {
@@ -271,7 +273,7 @@ void Optimizer::step_low_precision_run(const RunArgs& run, const StepArgs& args,
 
 void Optimizer::allocate_state() {
   for (UnitState& unit : units_) {
-    if (unit.storage ? unit.storage->is_trainable() : unit.members[0].parameter->requires_grad) allocate(unit);
+    if (std::ranges::any_of(unit.members, &Member::is_stepped)) allocate(unit);
   }
 }
 

@@ -46,7 +46,7 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
   const auto unit = std::ranges::find(optimizer_.units_, &storage, &Optimizer::UnitState::storage);
   mark_stepped(static_cast<std::size_t>(unit - optimizer_.units_.begin()), "unit " + storage.name());
   Stream& stream = storage.gradient_stream();
-  if (!unit->is_allocated) {
+  if (!unit->is_allocated && Optimizer::any_takes_part(*unit)) {
     optimizer_.allocate(*unit);
     stream.wait(optimizer_.device_mesh().compute().record());  // which zeroes the state
   }

@@ -57,8 +57,8 @@ struct ParamGroup {
 ///   had been converted before.
 /// - Offloaded masters are stepped by the CPU, with their state in host memory (docs/parity.md D9); if units compute on another
 ///   device, the host waits for the compute stream first.
-/// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
-///   trainable units have state.
+/// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only units
+///   with a trainable parameter in a group have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps; kernels
 ///   subtract StepArgs::skipped_steps. (The host waits for that number in two cases: in the first step that has it, also after
 ///   set_num_steps(), since steps skipped before were not this optimizer's; and when the set of parameters with gradients
@@ -147,6 +147,8 @@ class Optimizer : private fsdp::StepParty {
     int group = -1;  // -1: in none, and not stepped
     std::int64_t steps = 0;
     bool took_part = false;  // in the latest step
+    /// When it has a gradient.
+    [[nodiscard]] bool is_stepped() const { return group >= 0 && parameter->requires_grad; }
   };
   /// A unit; or one ignored parameter, with no storage and one member.
   struct UnitState {
@@ -177,6 +179,7 @@ class Optimizer : private fsdp::StepParty {
   void assign_groups();
   void check_args(const StepArgs& args) const;
   [[nodiscard]] static bool takes_part(const UnitState& unit, std::size_t member);
+  [[nodiscard]] static bool any_takes_part(const UnitState& unit);
   [[nodiscard]] bool are_others_than_in_last_step() const;
   void allocate(UnitState& unit);
   [[nodiscard]] Tensor allocate_workspace(Pool& pool, Stream& stream) const;  // [workspace_numel()] f32
@@ -190,7 +193,6 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] bool are_stepped_alike(const Member& x, const Member& y) const;
   [[nodiscard]] double decay_of(const Member& member) const;
   [[nodiscard]] static bool has_grad(const UnitState& unit, std::size_t member);
-  [[nodiscard]] static bool has_any_grad(const UnitState& unit);
   [[nodiscard]] static TensorView write_master(const UnitState& unit, Stream& stream);
   [[nodiscard]] static ConstTensorView grad_of(const UnitState& unit);
   [[nodiscard]] static std::int64_t numel_of(const UnitState& unit);  // on this rank

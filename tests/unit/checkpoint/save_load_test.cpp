@@ -226,6 +226,21 @@ TEST(SaveLoad, StateThatWasNeverAllocatedIsZero) {
   });
 }
 
+// Groups may name fewer parameters than those of the saved run: state that has no place is left in the file.
+TEST(SaveLoad, StateOfUnitsThatAreInNoGroupIsNotRead) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(5);
+    const std::string path = model.save(folder.path(), 1).path;
+    const auto last_only = optim::make_adamw(model.root(), {}, {{.parameters = {"u1.last"}}});
+    EXPECT_THAT(load(path, open_checkpoint(path, model.comm()), {&model.root(), last_only.get(), 1}, model.comm()).notes, IsEmpty());
+    ASSERT_EQ(last_only->state().size(), 2U);
+    for (const optim::StateShard& shard : last_only->state()) {
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(shard.data.as<float>()[i], test::element_value("u1.last", shard.kind, i, 5)) << shard.kind;
+    }
+  });
+}
+
 TEST(SaveLoad, AnotherModelIsRefusedByName) {
   const TemporaryFolder folder;
   std::string path;

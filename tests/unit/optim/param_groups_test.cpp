@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/grad_scaler.hpp"
-#include "mica/optim/optimizer.hpp"
+#include "mica/optim/optimizer_in_backward.hpp"
+#include "mica/optim/state_dict.hpp"
 
 #include "unit/optim/sharded_weights.hpp"
 
@@ -163,6 +164,37 @@ TEST_P(Groups, BiasCorrectionCountsAParametersOwnSteps) {
     EXPECT_EQ(optimizer->num_steps(), 4);
     EXPECT_THAT(optimizer->parameter_steps(), ElementsAre(Pair("u0.c", 2)));
   });
+}
+
+// A unit of which no group has a parameter has no state, however the others' is allocated.
+TEST_P(Groups, StateIsOfUnitsThatAreSteppedOnly) {
+  enum class Way { step, step_in_backward, ahead, load };
+  for (const Way way : {Way::step, Way::step_in_backward, Way::ahead, Way::load}) {
+    run_local_ranks(GetParam(), [&](auto world) {
+      ShardedWeights model(std::move(world), grouped_units());
+      OptimStateDict of_all;
+      {
+        const auto all = make_adamw(model.root(), {});
+        step(model, *all, {.lr = 0});
+        of_all = full_optim_state_dict(*all, false);
+      }
+      const auto optimizer = make_adamw(model.root(), {}, {{.parameters = {"u1.d"}}});
+      if (way == Way::step) step(model, *optimizer, {.lr = 0});
+      if (way == Way::step_in_backward) {
+        OptimizerInBackward in_backward(*optimizer);
+        in_backward.begin_step(0);
+        fill_grads(model, 1);
+        model.pass();
+      }
+      if (way == Way::ahead) optimizer->allocate_state();
+      if (way == Way::load) load_optim_state_dict(*optimizer, of_all);
+      ASSERT_EQ(optimizer->state().size(), 2U);
+      for (const StateShard& shard : optimizer->state()) EXPECT_EQ(shard.storage->name(), "u1");
+      // "d" in 64 elements and 5 of "e", over the ranks, 2 kinds of 4 bytes.
+      model.device_mesh().compute().synchronize();
+      EXPECT_EQ(model.pool().stats().current_of(MemoryRole::optimizer), 2 * 4 * ((69 + GetParam() - 1) / GetParam()));
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Groups, ::testing::Values(1, 2, 3));
