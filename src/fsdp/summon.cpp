@@ -122,7 +122,7 @@ void SummonFullParams::leave() noexcept {
     if (!unit->storage()) continue;
     for (const UnitParameter& p : unit->storage()->parameters()) {
       p.parameter->data = {};
-      p.parameter->grad = {};
+      if (options_.with_grads) p.parameter->grad = {};
     }
   }
   full_.clear();

@@ -4,6 +4,7 @@
 
 #include "rank_rig.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/optim/sharded_weights.hpp"
 
 namespace mica::fsdp::testing {
 namespace {
@@ -251,6 +252,35 @@ TEST(E1Summon, WithGradients) {
     EXPECT_NE(error_of<ConfigError>([&] { SummonFullParams refused(*flat.model, {.with_grads = true}); }).find("use_orig_params=true"),
               std::string::npos);
   });
+}
+
+// E1: gradients that no_sync has left stay where they are, also those that are still to become zero: "b" has none, and nothing
+// makes its gradient anew, since the unit has no part in the backward that reduces it.
+TEST(E1Summon, LeavesAccumulatedGradientsAlone) {
+  for (const int ranks : {1, 2}) {
+    run_local_ranks(ranks, [](auto world) {
+      using mica::test::Values;
+      mica::test::ShardedWeights model(std::move(world), {{{"a", Shape{3}}, {"b", Shape{2}}}, {{"c", Shape{1}}}},
+                                       {.fsdp = {.root = RootOptions{.use_orig_params = true}}});
+      model.weight(0, 0).grad = {1, 2, 3};
+      model.weight(0, 1).has_grad = false;
+      model.weight(1, 0).grad = {4};
+      {
+        const NoSync no_sync(model.root());
+        model.pass();
+      }
+      SummonFullParams(model.model()).close();
+      EXPECT_EQ(model.weight(0, 0).parameter->grad.shape, (Shape{3}));
+      model.pass({false, true});
+      EXPECT_EQ(model.gather_grad("u0.a"), (Values{1, 2, 3}));
+      EXPECT_EQ(model.gather_grad("u1.c"), Values{8});
+      for (const Piece& p : model.root().pieces()) {
+        if (model.root().parameter(p).full_name != "u0.b") continue;
+        const TensorView grad = model.root().storage(p).sharded_grad().slice(p.offset, p.numel());
+        EXPECT_EQ(Values(grad.as<float>(), grad.as<float>() + grad.numel()), Values(2, 0.0F));
+      }
+    });
+  }
 }
 
 // E1, D15: it starts in IDLE, does not nest, and a forward or backward inside is an error that names the state.
