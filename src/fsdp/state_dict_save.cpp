@@ -33,6 +33,7 @@ StateDict state_dict(nn::Module& module) {
   const bool keeps = !full || !full->rank0_only || arrays.roots.front()->device_mesh().mesh().rank() == 0;
   StateDict shards;
   if (settings.kind == StateDictKind::local) {
+    for (Root* root : arrays.roots) root->reshard();  // unsharded copies would not see what the caller writes
     save_shards(module, arrays.units, offload, shards);
     arrays.units.clear();  // only whole arrays remain
   }

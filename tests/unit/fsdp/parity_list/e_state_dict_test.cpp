@@ -161,6 +161,28 @@ TEST(E2StateDict, LocalHasOneKeyAUnit) {
   });
 }
 
+// E2: LOCAL between passes that leave units unsharded; the next forward sees what is written into the dict.
+TEST(E2StateDict, LocalReshardsWhatIsUnsharded) {
+  for (const Strategy strategy : {Strategy::shard_optim, Strategy::shard_grad_op}) {
+    run_local_ranks(2, [&](auto world) {
+      RankRig rig(std::move(world));
+      Toy toy(rig, {.strategy = strategy});
+      toy.set(StateDictKind::local);
+      const Tensor x = rig.context().make({1, 3}, DType::f32);
+      rig.kernels().fill(rig.compute(), x, 1.0);
+      nn::Record record;  // of a backward that is still to come; the other strategy keeps parameters without one, too
+      static_cast<void>(toy.model.forward(rig.context(), {x}, strategy == Strategy::shard_optim ? nullptr : &record));
+      for (const Unit* unit : toy.root().units()) {
+        EXPECT_TRUE(unit->storage()->is_unsharded()) << unit->name() << " " << strategy_name(strategy);
+      }
+      for (auto& [key, tensor] : state_dict(toy.model)) {
+        if (key.ends_with("flat_param")) rig.kernels().fill(rig.compute(), tensor.view(), 0.0);
+      }
+      EXPECT_EQ(rig.values(toy.model.forward(rig.context(), {x}, nullptr)[0]), (std::vector<float>{0, 0}));
+    });
+  }
+}
+
 // E2: load, every kind; LOCAL pads on load. Offloaded and not.
 void expect_round_trips(const Options& options) {
   for (const int ranks : {1, 2, 3, 4}) {
