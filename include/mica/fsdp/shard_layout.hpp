@@ -66,7 +66,7 @@ class ShardLayout {
 /// Example: Linear(5 -> 7), alignment_numel 4, 2 ranks: weight 35 + 1 alignment + bias 7 + 1 padding = 44, 22 each.
 class FlatLayout final : public ShardLayout {
  public:
-  /// @throws Error if the list is empty, a parameter is a scalar or has no elements, or shard_size < 1.
+  /// @throws Error if the list is empty, a parameter is a scalar, or shard_size or alignment_numel < 1. Parameters may have no elements.
   FlatLayout(std::vector<ParameterSpec> parameters, int shard_size, std::int64_t alignment_numel);
 
   [[nodiscard]] std::string name() const override { return "flat"; }

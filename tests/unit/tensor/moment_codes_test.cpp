@@ -64,6 +64,15 @@ TEST(MomentCodes, ErrorOfTheNearest) {
   expect_error_bounds<Square8Code>(0x1p-54F, 640);
 }
 
+TEST(MomentCodes, TiesOfTheNearest) {
+  EXPECT_EQ(Moment::nearest(1.125F * 0x1p-27F), 2U);
+  EXPECT_EQ(Moment::nearest(1.375F * 0x1p-27F), 2U);
+  EXPECT_EQ(Square::nearest(1.375F * 0x1p-54F), 2U);
+  EXPECT_EQ(Moment::nearest(0x1p-28F), 1U) << "not to the even 0";
+  EXPECT_EQ(Moment::nearest(-0x1p-28F), 0x81U);
+  EXPECT_EQ(Square::nearest(0x1p-55F), 1U);
+}
+
 /// The share of noises that round up is what is cut off: the mean is exact. Also between 0 and the smallest number.
 template <class Code>
 void expect_mean(float x) {
