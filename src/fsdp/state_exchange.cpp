@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
@@ -13,6 +14,9 @@ namespace {
 constexpr std::int64_t kAlignmentBytes = 64;
 
 const StateArray& array_of(const StateArrays& arrays, const FoundRun& found) { return arrays.all[static_cast<std::size_t>(found.array)]; }
+
+/// The least one is chosen.
+std::tuple<std::int64_t, std::int64_t, std::int64_t> preference(const FoundRun& f) { return {-f.run.end, f.rank, f.dict}; }
 
 }  // namespace
 
@@ -43,7 +47,7 @@ std::vector<FoundRun> find_runs(const StateArrays& arrays, std::span<const State
 }
 
 std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRun> found, std::vector<std::string>& missing) {
-  std::ranges::stable_sort(found, {}, [](const FoundRun& f) { return std::tuple(f.array, f.rank, f.dict); });
+  std::ranges::sort(found, {}, [](const FoundRun& f) { return std::tuple(f.array, f.run.begin, f.rank, f.dict); });
   std::vector<FoundRun> chosen;
   for (std::size_t i = 0; i < arrays.all.size(); ++i) {
     const StateArray& array = arrays.all[i];
@@ -52,18 +56,17 @@ std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRu
       missing.push_back(array.key);
       continue;
     }
-    const std::int64_t row_numel = row_numel_of(array.shape);
-    for (std::int64_t at = 0; at < array.shape.numel();) {
-      const FoundRun* best = nullptr;
-      std::int64_t next_begin = array.shape.numel();
-      for (const FoundRun& each : of_array) {
-        if (each.run.begin <= at && each.run.end > at && (!best || each.run.end > best->run.end)) best = &each;
-        if (each.run.begin > at && each.run.end > each.run.begin) next_begin = std::min(next_begin, each.run.begin);
+    const std::int64_t row_numel = row_numel_of(array.shape), numel = array.shape.numel();
+    auto next = of_array.begin();
+    FoundRun best = *next;  // of those that begin at `at` or before
+    for (std::int64_t at = 0; at < numel; at = best.run.end) {
+      for (; next != of_array.end() && next->run.begin <= at; ++next) best = std::ranges::min(best, *next, {}, preference);
+      if (best.run.begin > at || best.run.end <= at) {
+        next = std::find_if(next, of_array.end(), [](const FoundRun& f) { return f.run.numel() > 0; });
+        throw ConfigError(fmt::format("no rank has rows [{}, {}) of {} {} in its state dict", at / row_numel,
+                                      (next == of_array.end() ? numel : next->run.begin) / row_numel, array.key, array.shape.to_string()));
       }
-      require<ConfigError>(best != nullptr, "no rank has rows [{}, {}) of {} {} in its state dict", at / row_numel, next_begin / row_numel,
-                           array.key, array.shape.to_string());
-      chosen.push_back({best->array, {at, best->run.end, at - best->run.begin}, best->rank, best->dict});
-      at = best->run.end;
+      chosen.push_back({best.array, {at, best.run.end, at - best.run.begin}, best.rank, best.dict});
     }
   }
   return chosen;

@@ -13,6 +13,8 @@ struct FoundRun {
   Run run;
   std::int64_t rank;
   std::int64_t dict;
+
+  friend bool operator==(const FoundRun&, const FoundRun&) = default;
 };
 
 /// The elements of the arrays that this rank's dicts have. @throws ConfigError naming a key of another shape or dtype.
