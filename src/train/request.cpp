@@ -22,14 +22,16 @@ Request request_of_clocks(const TimeLimit& limit, double interval_minutes, TimeL
 
 std::int64_t RequestPace::encode(Request mine, std::int64_t step, Clock::time_point now) const {
   const std::int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(now - agreed_at_).count();
-  const std::int64_t us_a_step = us / std::max<std::int64_t>(1, step - agreed_step_);
+  // Again after the same step: a save has taken the time since, and no step.
+  const std::int64_t us_a_step = step == agreed_step_ ? agreed_us_a_step_ : us / (step - agreed_step_);
   return static_cast<std::int64_t>(mine) * kRequest + std::min(us_a_step, kRequest - 1);
 }
 
 Request RequestPace::agree(std::int64_t maximum, std::int64_t step, Clock::time_point now) {
   agreed_at_ = now;
   agreed_step_ = step;
-  next_step_ = step + std::clamp<std::int64_t>(kPauseUs / std::max<std::int64_t>(1, maximum % kRequest), 1, kMaxSteps);
+  agreed_us_a_step_ = maximum % kRequest;
+  next_step_ = step + std::clamp<std::int64_t>(kPauseUs / std::max<std::int64_t>(1, agreed_us_a_step_), 1, kMaxSteps);
   return static_cast<Request>(maximum / kRequest);
 }
 

@@ -80,6 +80,19 @@ TEST_F(RunControl, AResumedRunOfSlowStepsHearsASignalSoon) {
   EXPECT_LE(step_lines(run_folder()).back().step, 440);
 }
 
+// A background save stalls a step for next to no time, which is not that of a step.
+TEST_F(RunControl, SlowStepsHearASignalSoonAfterABackgroundSave) {
+  Child child(
+      training(2, folder_ / "run.cfg",
+               {"--train.steps=100000", "--train.global_batch=4000", "--checkpoint.async=true", "--checkpoint.interval_minutes=0.01"}));
+  ASSERT_TRUE(child.wait_for("saved ")) << child.wait(1).output;
+  const std::int64_t heard_at = step_lines(run_folder()).back().step;
+  ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
+  const Finished stopped = child.wait();
+  EXPECT_EQ(stopped.status, 75) << stopped.output;
+  EXPECT_LE(step_lines(run_folder()).back().step, heard_at + 5) << stopped.output;
+}
+
 TEST_F(RunControl, ReplicasAreComparedAtTheStepsOfTheInterval) {
   // Steps 1 to 7 are in the trace, and what comes behind each of them but the last.
   for (const auto& [interval, checks] : std::map<std::string, int>{{"0", 0}, {"1", 6}, {"2", 3}, {"3", 2}, {"7", 0}}) {

@@ -8,7 +8,9 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -23,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -82,7 +85,8 @@ class Stop : public ::testing::Test {
     return found;
   }
   /// It ended with status 75, saved after its last step, and goes on after that.
-  void expect_saved_and_goes_on(const Finished& stopped, int num_ranks) const {
+  /// @param flags  of the run, beside run.cfg
+  void expect_saved_and_goes_on(const Finished& stopped, int num_ranks, std::vector<std::string> flags = {}) const {
     EXPECT_EQ(stopped.status, 75) << stopped.output;
     EXPECT_THAT(stopped.error_lines(), IsEmpty());
     EXPECT_THAT(stopped.output, HasSubstr("start the same command again"));
@@ -91,7 +95,8 @@ class Stop : public ::testing::Test {
     EXPECT_THAT(half_saves(), IsEmpty());
     EXPECT_EQ(test::run({program("mica-inspect"), "verify", run_folder()}).status, 0);
     const std::int64_t saved = newest();
-    const Finished next = test::run(command(num_ranks, {"--train.log_interval=1", "--train.steps=" + std::to_string(saved + 2)}));
+    flags.insert(flags.end(), {"--train.log_interval=1", "--train.steps=" + std::to_string(saved + 2)});
+    const Finished next = test::run(command(num_ranks, flags));
     EXPECT_EQ(next.status, 0) << next.output;
     EXPECT_EQ(first_progress_step(next.output), saved + 1);
   }
@@ -299,12 +304,27 @@ TEST_F(Stop, ASlurmJobsEndIsKeptWithTimeToSpare) {
   }
 }
 
+/// The time in "must end by 2030-03-17 18:46:40 UTC".
+std::time_t said_end(const std::string& output) {
+  constexpr std::string_view kBefore = "must end by ";
+  std::tm time{};
+  std::istringstream text(output.substr(std::min(output.size(), output.find(kBefore) + kBefore.size())));
+  text >> std::get_time(&time, "%Y-%m-%d %H:%M:%S");
+  EXPECT_TRUE(text) << output;
+  return ::timegm(&time);
+}
+
+// With slow steps, and background saves between them that take next to no time.
 TEST_F(Stop, MaxHoursAreKeptAlike) {
-  const Finished stopped = test::run(command(2, {"--train.max_hours=0.004"}), 100);  // 14.4 s
-  EXPECT_LT(stopped.seconds, 30) << "5 s before that, and the start";
+  const std::vector<std::string> slow{"--train.global_batch=4000", "--checkpoint.async=true", "--checkpoint.interval_minutes=0.02"};
+  std::vector<std::string> flags = slow;
+  flags.emplace_back("--train.max_hours=0.004");  // 14.4 s
+  const Finished stopped = test::run(command(2, flags), 100);
+  EXPECT_LE(std::time(nullptr), said_end(stopped.output)) << stopped.output;
   EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the limit (train.max_hours)")));
+  EXPECT_THAT(stopped.output, ContainsRegex("a step and a save may take [5-9] s\n")) << "5 s for the end, and a step's time";
   EXPECT_GT(stopped.seconds, 4) << "it does not end at once";
-  expect_saved_and_goes_on(stopped, 2);
+  expect_saved_and_goes_on(stopped, 2, slow);
 }
 
 TEST_F(Stop, WhatSlurmSaysIsCheckedAndItsJobAloneLimitsNothing) {

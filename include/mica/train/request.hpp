@@ -26,13 +26,14 @@ class RequestPace {
 
   [[nodiscard]] bool is_due(std::int64_t step) const { return step >= next_step_; }
   /// This rank's contribution to an agreement. The maximum over all ranks holds the most urgent request and, among the ranks that made it,
-  /// the largest time per step since the last agreement.
+  /// the largest time per step since the last agreement. A second agreement after the same step, behind a save, keeps the first one's time.
   [[nodiscard]] std::int64_t encode(Request mine, std::int64_t step, Clock::time_point now) const;
   /// Takes the maximum over all ranks. @returns the request that all ranks follow
   Request agree(std::int64_t maximum, std::int64_t step, Clock::time_point now);
 
  private:
   std::int64_t agreed_step_, next_step_;
+  std::int64_t agreed_us_a_step_ = 0;
   Clock::time_point agreed_at_;
 };
 

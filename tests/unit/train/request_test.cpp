@@ -74,6 +74,26 @@ TEST(RequestPace, TheTimeIsThatOfTheStepsSinceTheLastAgreement) {
   EXPECT_TRUE(pace.is_due(103));
 }
 
+// A step is followed by two agreements if it saves, and a background save takes next to no time.
+TEST(RequestPace, AShortSaveDoesNotMakeStepsShort) {
+  RequestPace pace(0, kStart);
+  auto now = kStart + 1s;
+  (void)pace.agree(pace.encode(Request::none, 1, now), 1, now);
+  now += 1ms;
+  (void)pace.agree(pace.encode(Request::none, 1, now), 1, now);
+  EXPECT_TRUE(pace.is_due(2));
+}
+
+TEST(RequestPace, ALongSaveDoesNotMakeStepsLong) {
+  RequestPace pace(0, kStart);
+  auto now = kStart + 1ms;
+  (void)pace.agree(pace.encode(Request::save, 1, now), 1, now);
+  now += 20s;
+  EXPECT_EQ(pace.agree(pace.encode(Request::stop, 1, now), 1, now), Request::stop);
+  EXPECT_FALSE(pace.is_due(100));
+  EXPECT_TRUE(pace.is_due(101));
+}
+
 TEST(RequestPace, TheMostUrgentRequestIsDoneByAllAndTheSlowestRankSetsThePace) {
   const RequestPace each(0, kStart);
   const std::int64_t slow_save = each.encode(Request::save, 1, kStart + 100s);
