@@ -89,6 +89,8 @@ void Trainer::roll_back(std::int64_t bad_step) {
   run_id_ = app_.world.broadcast_string(checkpoint::make_run_id(), 0);
   last_done_ = manifest.step;
   last_saved_ = -1;
+  evaluated_step_ = manifest.val_loss ? manifest.step : -1;
+  val_loss_ = manifest.val_loss.value_or(0);
   if (emergency_saver_) emergency_saver_->after_update(steps_done(last_done_));
   make_runner();
 

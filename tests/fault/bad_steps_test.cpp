@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -184,6 +185,23 @@ TEST_F(BadSteps, RollbackLeavesTheDataOutForGood) {
   expect_same_end("whole", "killed");
   ASSERT_EQ(train("alone", 1, flags).status, 0);
   expect_same_end("whole", "alone");
+}
+
+// Step 6 was evaluated last when step 7 goes bad, and step 4 is saved again.
+TEST_F(BadSteps, RollbackKeepsTheCheckpointsValidationLoss) {
+  poison_a_token();
+  write_tokens(folder_ / "val.bin", 2000);
+  const Finished run = train("val", 2,
+                             {"--train.on_bad_step=rollback", "--checkpoint.interval=4", "--checkpoint.keep=0",
+                              "--data.val=" + (folder_ / "val.bin"), "--train.eval_interval=2"});
+  ASSERT_EQ(run.status, 0) << run.output;
+  ASSERT_EQ(rows("val", "rolled_back").size(), 1u);
+  std::map<std::int64_t, Json> losses;
+  for (const Json& row : rows("val", "eval")) losses[row.at("step")] = row.at("val_loss");
+  for (const std::int64_t step : {4, 8}) {
+    const std::string path = run_folder("val") + "/checkpoints/step-0000000" + std::to_string(step) + "/manifest.json";
+    EXPECT_EQ(Json::parse(read_text(path)).at("val_loss"), losses.at(step)) << "step " << step;
+  }
 }
 
 TEST_F(BadSteps, ThatNeverEndStopTheRun) {

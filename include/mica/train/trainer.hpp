@@ -194,9 +194,9 @@ class Trainer {
   Clock::time_point start_ = Clock::now();
   TimeLimit time_limit_;                 ///< rank 0's
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
-  std::int64_t evaluated_step_ = -1;     ///< by this launch
-  double val_loss_ = 0;                  ///< after that step
-  std::unique_ptr<EventFile> events_;    ///< null without log.tensorboard
+  std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
+  double val_loss_ = 0;
+  std::unique_ptr<EventFile> events_;  ///< null without log.tensorboard
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   /// This rank's totals so far.
