@@ -122,6 +122,9 @@ void check_bad_steps(const Config& config) {
                        "train.on_bad_step = {} does not go with fp16, whose loss scaler skips steps that overflow: use bf16, or "
                        "train.on_bad_step = none",
                        config.train.on_bad_step);
+  require<ConfigError>(config.train.on_bad_step != "rollback" || config.checkpoint.optimizer,
+                       "train.on_bad_step = rollback goes back to a checkpoint with its optimizer state, but checkpoint.optimizer = false "
+                       "saves none: choose one");
 }
 
 void check_retention(const Config& config) {

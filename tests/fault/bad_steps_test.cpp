@@ -278,6 +278,8 @@ TEST_F(BadSteps, WhatCannotBeJudgedIsRefused) {
   expect_refusal({"--train.on_bad_step=skip", "--fsdp.param_dtype=fp16"}, "does not go with fp16");
   expect_refusal({"--train.on_bad_step=skip", "--optim.in_backward=true", "--optim.grad_clip=0"},
                  "judges the whole gradient before the optimizer steps");
+  expect_refusal({"--train.on_bad_step=rollback", "--checkpoint.optimizer=false"},
+                 "train.on_bad_step = rollback goes back to a checkpoint with its optimizer state, but checkpoint.optimizer = false");
 }
 
 }  // namespace
