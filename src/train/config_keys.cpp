@@ -374,7 +374,8 @@ std::vector<ConfigKey> make_keys() {
       flag("checkpoint.async", MICA_FIELD(checkpoint.async),
            "write checkpoints in the background from a copy, which takes as much memory as masters and optimizer state"),
       flag("checkpoint.optimizer", MICA_FIELD(checkpoint.optimizer),
-           "save the optimizer state; false: the model only, for model.init_from and mica-convert; such a checkpoint cannot be resumed"),
+           "save the optimizer state; false: checkpoints of intervals and of the last step hold the model only, for model.init_from and "
+           "mica-convert, and cannot be resumed; that of a run that is stopped before holds both"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
       whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
             "also keep the checkpoints of steps that are multiples of this; 0: none"),

@@ -144,7 +144,7 @@ ExitCode Trainer::train() {
     // A stop leaves time for a save only, so the save comes before anything that may take longer.
     if (evaluates && request != Request::stop) request = std::max(request, evaluate_now(step, GivesUp::on_a_stop));
     if (saves && request != Request::stop) {
-      save(step, saver_ != nullptr && !is_last);
+      save(step, saver_ != nullptr && !is_last ? SaveKind::in_background : SaveKind::at_once);
       if (!is_last) request = std::max(request, agree_on_request(pace, step));
     }
     const bool stops = request == Request::stop;
@@ -152,7 +152,7 @@ ExitCode Trainer::train() {
       const bool leaves_out = !is_last && evaluates && evaluated_step_ != step;
       const std::string reason = reason_to_stop();
       if (!is_last) progress_->say(fmt::format("stops after step {}{}: {}", step, leaves_out ? ", without its evaluation" : "", reason));
-      save(step, false);
+      save(step, is_last ? SaveKind::at_once : SaveKind::to_resume);
       if (is_last && evaluates && evaluated_step_ != step) (void)evaluate_now(step, GivesUp::never);
     }
     if (stops || is_last) {

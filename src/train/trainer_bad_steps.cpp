@@ -102,13 +102,13 @@ void Trainer::roll_back(std::int64_t bad_step) {
   });
   progress_->warn(
       fmt::format("rolled back to {}, step {}; the data of steps {} to {} is skipped", folder, last_done_, last_done_ + 1, bad_step));
-  save(last_done_, false);
+  save(last_done_, SaveKind::to_resume);
 }
 
 void Trainer::stop_at_bad_step(const std::string& why) {
   std::string saved;
   if (last_done_ > 0) {
-    save(last_done_, false);
+    save(last_done_, SaveKind::to_resume);
     saved = fmt::format(", and step {} is saved", last_done_);
   }
   app_.comm.agree([&] {

@@ -34,7 +34,7 @@ void Trainer::prepare_emergency_saves() {
     model_.optimizer->allocate_state();
     model_.context.compute.synchronize();
     emergency_saver_ = std::make_unique<checkpoint::EmergencySaver>(
-        config_.run_folder(), save_state(last_done_), [folder = config_.run_folder(), owner = folder_->owner()] {
+        config_.run_folder(), save_state(last_done_, SaveKind::to_resume), [folder = config_.run_folder(), owner = folder_->owner()] {
           const std::string now = RunLock::owner_in(folder);
           require(now == owner, "the run folder {} now belongs to {}", folder, now.empty() ? "nobody" : "another job, " + now);
         });

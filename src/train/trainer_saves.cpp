@@ -26,7 +26,7 @@ void Trainer::prepare_background_saves() {
   saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
                                                     device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
                                                     checkpoint::Retries{kRetryAfter, [this] { return is_stopping(); }});
-  app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer()); });
+  app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer(SaveKind::in_background)); });
 }
 
 void Trainer::check_owner() const {
@@ -46,9 +46,9 @@ std::map<std::string, double> Trainer::scalars() const {
   return scalars;
 }
 
-checkpoint::SaveState Trainer::save_state(std::int64_t step) const {
+checkpoint::SaveState Trainer::save_state(std::int64_t step, SaveKind kind) const {
   return {.root = model_.root,
-          .optimizer = saved_optimizer(),
+          .optimizer = saved_optimizer(kind),
           .run_id = run_id_,
           .step = step,
           .parent = parent_,
@@ -66,32 +66,36 @@ checkpoint::SaveState Trainer::save_state(std::int64_t step) const {
           .tokenizer = tokenizer_};
 }
 
-void Trainer::save(std::int64_t step, bool in_background) {
+void Trainer::save(std::int64_t step, SaveKind kind) {
   const LostRanks::Pause pause(lost_ranks_.get());
   const Clock::time_point begin = last_save_begin_ = Clock::now();
-  is_last_save_ = !in_background;
+  is_last_save_ = kind != SaveKind::in_background;
   const Watchdog::Patience patience(app_.watchdog);
   finish_background_save();
-  if (step == last_saved_) return;
+  if (step == last_saved_) {
+    if (kind != SaveKind::to_resume || last_has_optimizer_) return;
+    parent_ = parent_before_;  // the new checkpoint replaces the one of the model only
+  }
   check_owner();  // before the others begin to save
   if (model_.scaler) model_.scaler->take_skipped_steps_off(*model_.optimizer);
   app_.comm.agree([&] {
-    const checkpoint::SaveState state = save_state(step);
+    const checkpoint::SaveState state = save_state(step, kind);
     const checkpoint::SaveOptions options{
         .keep = {static_cast<int>(config_.checkpoint.keep), config_.checkpoint.keep_every, static_cast<int>(config_.checkpoint.keep_best)},
         .at_point = [folder = folder_](std::string_view point) {
           if (point == "before rename") folder->check_owner();
         }};
-    if (in_background) {
+    if (kind == SaveKind::in_background) {
       saver_->start(config_.run_folder(), state, app_.comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
     } else {
       const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, app_.comm, options);
       tell_saved(report, step, ms_between(begin, Clock::now()));
-      time_limit_.note_save(Clock::now() - begin);
+      note_save(Clock::now() - begin, kind);
     }
   });
   last_saved_ = step;
+  last_has_optimizer_ = saved_optimizer(kind) != nullptr;
   parent_before_ = std::exchange(parent_, checkpoint::CheckpointId{run_id_, step});
   begin_interval();
 }
@@ -103,12 +107,16 @@ void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step
                              config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
 }
 
+void Trainer::note_save(TimeLimit::Seconds time, SaveKind kind) {
+  if (saved_optimizer(kind) != nullptr) time_limit_.note_save(time);
+}
+
 void Trainer::look_at_background_save() {
   if (!saver_) return;
   for (const std::string& failure : saver_->take_failed_attempts()) progress_->warn(failure);
   if (const std::optional<checkpoint::SaveReport> report = saver_->take_finished()) {
     tell_saved(*report, last_saved_, background_stall_ms_);
-    time_limit_.note_save(std::chrono::duration<double, std::milli>(report->total_ms));
+    note_save(std::chrono::duration<double, std::milli>(report->total_ms), SaveKind::in_background);
   }
 }
 

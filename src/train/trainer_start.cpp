@@ -111,7 +111,7 @@ void Trainer::check_same_data() const {
 }
 
 void Trainer::check_disk() const {
-  const std::int64_t bytes = app_.world.all_sum(checkpoint::snapshot_bytes(*model_.root, saved_optimizer()));
+  const std::int64_t bytes = app_.world.all_sum(checkpoint::snapshot_bytes(*model_.root, saved_optimizer(SaveKind::to_resume)));
   app_.comm.from_first_rank([&] {
     launch::check_disk_space(config_.run_folder(), bytes, "a checkpoint of this run");
     return std::string();

@@ -25,7 +25,7 @@ void Trainer::withdraw_start_if_refused(const std::exception& error) const {
 
 void Trainer::estimate_save() {
   if (app_.world.all_max(time_limit_.is_set() ? 1 : 0) == 0) return;
-  const std::int64_t shard_bytes = checkpoint::snapshot_bytes(*model_.root, saved_optimizer());
+  const std::int64_t shard_bytes = checkpoint::snapshot_bytes(*model_.root, saved_optimizer(SaveKind::to_resume));
   time_limit_.estimate_save(train::estimate_save(app_.comm, config_.run_folder(), shard_bytes));
 }
 

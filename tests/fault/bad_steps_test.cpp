@@ -126,6 +126,21 @@ TEST_F(BadSteps, StopSavesTheStepBeforeAndNamesTheUnit) {
   expect_same_end("stop3", "skip");
 }
 
+// Step 6 is saved without its optimizer before step 7 goes bad.
+TEST_F(BadSteps, StopSavesWhatCanBeResumedInPlaceOfTheModelAlone) {
+  poison_a_token();
+  const std::vector<std::string> alone{"--train.on_bad_step=stop", "--checkpoint.interval=3", "--checkpoint.optimizer=false"};
+  const Finished run = train("alone", 2, alone);
+  EXPECT_EQ(run.status, 3) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("and step 6 is saved"));
+  const Json manifest = Json::parse(read_text(run_folder("alone") + "/checkpoints/step-00000006/manifest.json"));
+  EXPECT_EQ(manifest.at("parent").at("step"), 3) << "not the one that it replaces";
+  const Finished resumed = train("alone", 2, {"--train.on_bad_step=skip"});
+  EXPECT_EQ(resumed.status, 0) << resumed.output;
+  ASSERT_EQ(train("skip", 2, {"--train.on_bad_step=skip"}).status, 0);
+  expect_same_end("alone", "skip");
+}
+
 TEST_F(BadSteps, SkipLeavesTheModelAsItIsOnAllRanks) {
   poison_a_token();
   const std::vector<std::string> skip{"--train.on_bad_step=skip"};

@@ -124,6 +124,20 @@ TEST_F(Stop, ASignalToAnyRankSavesOnAll) {
   }
 }
 
+// A run that keeps only models while it trains. With interval=1 the step at which it stops may have been saved without its optimizer.
+TEST_F(Stop, CanBeResumedWithoutOptimizersInOtherCheckpoints) {
+  for (const char* interval : {"--checkpoint.interval=0", "--checkpoint.interval=1"}) {
+    SCOPED_TRACE(interval);
+    fs::remove_all(run_folder());
+    const std::vector<std::string> flags{"--checkpoint.optimizer=false", interval, "--checkpoint.async=true"};
+    Child child(command(2, flags));
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
+    expect_saved_and_goes_on(child.wait(), 2, flags);
+    EXPECT_THAT(test::run({program("mica-inspect"), run_folder()}).output, HasSubstr("none: parameters only")) << "that of the last step";
+  }
+}
+
 // Without mpirun, which answers an interrupt itself.
 TEST_F(Stop, AnInterruptAtATerminalSaves) {
   Child child({program("mica-train"), folder_ / "run.cfg"});

@@ -73,8 +73,13 @@ class Trainer {
   void begin_files();
   /// Loads the parameters of model.init_from, if set. @collective
   void init_parameters();
+  /// How a checkpoint is saved. in_background: the save is only started, and reported later. to_resume: at once, and with the optimizer
+  /// state whatever checkpoint.optimizer says.
+  enum class SaveKind : std::uint8_t { at_once, in_background, to_resume };
   /// The optimizer to save; null: the model only.
-  [[nodiscard]] const optim::Optimizer* saved_optimizer() const { return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr; }
+  [[nodiscard]] const optim::Optimizer* saved_optimizer(SaveKind kind) const {
+    return config_.checkpoint.optimizer || kind == SaveKind::to_resume ? model_.optimizer.get() : nullptr;
+  }
   /// With log.level=debug rank 0 waits for each phase of this launch's first step, and prints where the time up to its end went.
   [[nodiscard]] StepFigures run_step(std::int64_t step, double lr);
   /// Warns about slow kernel paths taken since the last call.
@@ -95,11 +100,12 @@ class Trainer {
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
   /// Ends the run if another job has taken over its folder. @collective
   void check_owner() const;
-  /// @param in_background  only start the save, and report later that it is done
-  void save(std::int64_t step, bool in_background);
+  void save(std::int64_t step, SaveKind kind);
   /// Number of tokens that the run has seen up to and including `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
+  /// For the reserve of time_limit_. A save of the model only says nothing about that of a stop.
+  void note_save(TimeLimit::Seconds time, SaveKind kind);
   /// Reports a background save that has ended.
   void look_at_background_save();
   /// Waits for a background save. If it failed and the run is about to stop, its error is only a warning: the final save replaces it.
@@ -123,7 +129,7 @@ class Trainer {
   void forget_lost_ranks();
   /// What an emergency checkpoint records, once the optimizer's work on this step is enqueued.
   [[nodiscard]] checkpoint::StepsDone steps_done(std::int64_t step) const;
-  [[nodiscard]] checkpoint::SaveState save_state(std::int64_t step) const;
+  [[nodiscard]] checkpoint::SaveState save_state(std::int64_t step, SaveKind kind) const;
 
   /// Whether the step may change the model; notes what is wrong with it. @collective
   bool accept(std::int64_t step, const StepFigures& figures);
@@ -177,6 +183,7 @@ class Trainer {
   std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
   std::int64_t last_done_ = 0;                                ///< last step done
   std::int64_t last_saved_ = -1;
+  bool last_has_optimizer_ = true;  ///< the checkpoint of last_saved_
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async
   std::atomic<bool> is_last_save_ = false;               ///< the save in progress is the last one; read by saver_'s thread
