@@ -28,7 +28,8 @@ double ticks_now() {
 
 }  // namespace
 
-StartTimes::StartTimes(const mpi::Session& session) {
+StartTimes::StartTimes(const mpi::Session& session)
+    : mpi_init_at_(last_ - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(session.init_ms()))) {
   if (const auto self = process_stat(getpid())) {
     const auto parent = process_stat(self->parent);
     if (parent && std::ranges::find(kLaunchers, parent->program) != kLaunchers.end()) {

@@ -36,7 +36,7 @@ SystemClock::time_point parse_end(std::string_view text) {
 
 }  // namespace
 
-TimeLimit::TimeLimit(double max_hours, const char* slurm_job_end_time, SystemClock::time_point now) {
+TimeLimit::TimeLimit(double max_hours, const char* slurm_job_end_time, SystemClock::time_point start) {
   const auto take = [&](Seconds left, const char* reason) {
     if (left >= left_at_start_) return;
     left_at_start_ = left;
@@ -45,22 +45,22 @@ TimeLimit::TimeLimit(double max_hours, const char* slurm_job_end_time, SystemClo
   if (max_hours > 0) take(Seconds(3600 * max_hours), "train.max_hours");
   if (slurm_job_end_time != nullptr) {
     const SystemClock::time_point end = parse_end(slurm_job_end_time);
-    if (end > now) {
-      take(end - now, "SLURM_JOB_END_TIME");
+    if (end > start) {
+      take(end - start, "SLURM_JOB_END_TIME");
     } else {
       warning_ = fmt::format(
           "SLURM_JOB_END_TIME is ignored: it says that this job ended at {}, and this host's clock says {}. Was the time limit raised "
           "since, or is the clock wrong? train.max_hours limits the run",
-          time_text(end), time_text(now));
+          time_text(end), time_text(start));
     }
   }
-  if (is_set()) end_ = now + std::chrono::duration_cast<SystemClock::duration>(left_at_start_);
+  if (is_set()) end_ = start + std::chrono::duration_cast<SystemClock::duration>(left_at_start_);
 }
 
-std::string TimeLimit::description() const {
+std::string TimeLimit::description(Seconds since_start) const {
   if (!is_set()) return "";
-  return fmt::format("must end by {}, in {} ({}); saves and stops in time", time_text(end_), format_duration(left_at_start_.count()),
-                     reason_);
+  return fmt::format("must end by {}, in {} ({}); saves and stops in time", time_text(end_),
+                     format_duration(std::max(0.0, left(since_start).count())), reason_);
 }
 
 void TimeLimit::note_steps(Seconds time) { longest_steps_ = std::max(longest_steps_, time); }

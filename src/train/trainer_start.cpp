@@ -90,9 +90,10 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
       judge_(config.train.grad_norm_spike),
       tokens_before_(start_point_.manifest ? start_point_.manifest->tokens : 0),
       time_limit_(make_on_all_ranks(app.comm, [&] {
-        return app.world.rank() == 0
-                   ? TimeLimit(config.train.max_hours, std::getenv("SLURM_JOB_END_TIME"), std::chrono::system_clock::now())
-                   : TimeLimit();
+        if (app.world.rank() != 0) return TimeLimit();
+        using SystemClock = std::chrono::system_clock;
+        const auto start = SystemClock::now() - std::chrono::duration_cast<SystemClock::duration>(Clock::now() - start_);
+        return TimeLimit(config.train.max_hours, std::getenv("SLURM_JOB_END_TIME"), start);
       })) {
   check_same_data();
   times.end("model and plan");
@@ -147,7 +148,7 @@ void Trainer::print_start(IniKeys keys) const {
     }
     for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
   }
-  if (time_limit_.is_set()) logger_.info("limit    {}", time_limit_.description());
+  if (time_limit_.is_set()) logger_.info("limit    {}", time_limit_.description(Clock::now() - start_));
   if (!time_limit_.warning().empty()) logger_.warn("{}", time_limit_.warning());
   logger_.info("{}", device_.mesh->describe());
   logger_.info("device   {}", device_.describe());

@@ -341,6 +341,15 @@ TEST_F(Stop, MaxHoursAreKeptAlike) {
   expect_saved_and_goes_on(stopped, 2, slow);
 }
 
+// The start waits 6 s for the owner of the lock.
+TEST_F(Stop, MaxHoursBeginWithTheLaunch) {
+  fs::create_directories(run_folder());
+  write_text(run_folder() + "/run.lock", "of a job elsewhere");
+  const Finished run = test::run(command(2, {"--train.max_hours=0.009", "--train.steps=2", "--run.take_over=true"}));
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, ContainsRegex(", in [12]?[0-9] s \\(train.max_hours\\)")) << "less than 32 s";
+}
+
 TEST_F(Stop, WhatSlurmSaysIsCheckedAndItsJobAloneLimitsNothing) {
   const auto train_with = [&](const std::map<std::string, std::string>& environment) {
     fs::remove_all(run_folder());

@@ -17,6 +17,8 @@ class StartTimes {
   /// Begins with the phases that are already over: the launcher, if its process is known; loading the program; MPI_Init.
   explicit StartTimes(const mpi::Session& session);
 
+  /// When this rank began MPI_Init.
+  [[nodiscard]] std::chrono::steady_clock::time_point mpi_init_at() const { return mpi_init_at_; }
   /// Ends the phase that began at the last call. Times of a phase that occurs again are added.
   void end(std::string_view phase);
   /// All phases in order and their sum, one per line.
@@ -33,6 +35,7 @@ class StartTimes {
   std::string begin_ = "the start of the program";
   std::vector<Phase> phases_;
   Clock::time_point last_ = Clock::now();
+  Clock::time_point mpi_init_at_;
 };
 
 }  // namespace mica::train

@@ -19,15 +19,15 @@ class TimeLimit {
   TimeLimit() = default;
   /// @param max_hours            0: no limit
   /// @param slurm_job_end_time   the variable SLURM_JOB_END_TIME, seconds since the epoch; null: not set
-  /// @param now                  the start of the launch, by the host's clock
+  /// @param start                of the launch, by the host's clock
   /// @throws ConfigError if the variable is not a number
-  TimeLimit(double max_hours, const char* slurm_job_end_time, std::chrono::system_clock::time_point now);
+  TimeLimit(double max_hours, const char* slurm_job_end_time, std::chrono::system_clock::time_point start);
 
   [[nodiscard]] bool is_set() const { return left_at_start_.count() < std::numeric_limits<double>::infinity(); }
   /// "train.max_hours", "SLURM_JOB_END_TIME"; empty without a limit.
   [[nodiscard]] const std::string& reason() const { return reason_; }
-  /// One line for the log: when, how long from the start, and why. Empty without a limit.
-  [[nodiscard]] std::string description() const;
+  /// One line for the log: when, how long until then, and why. Empty without a limit. @param since_start  of the launch
+  [[nodiscard]] std::string description(Seconds since_start) const;
   /// Why the variable is ignored, if it is: it names a time in the past. Empty: it is not ignored.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 

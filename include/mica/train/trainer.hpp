@@ -198,7 +198,7 @@ class Trainer {
   bool has_warned_of_bad_loss_ = false;
   std::int64_t tokens_before_ = 0;                         ///< seen before plan_.first_step
   std::optional<checkpoint::CheckpointId> parent_before_;  ///< parent_, if the background save fails
-  Clock::time_point start_ = Clock::now();
+  Clock::time_point start_ = times_.mpi_init_at();
   TimeLimit time_limit_;                 ///< rank 0's
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
