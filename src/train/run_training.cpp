@@ -27,7 +27,8 @@ Trains a model with parameters, gradients and optimizer state sharded over MPI r
   CONFIG                an INI file; configs/ has examples. Optional with model.init_from, which then gives the model;
                         other keys have their defaults
   --section.key=value   sets a key and overrides the config file; --section.key value is the same
-  --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan
+  --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan, and
+                        warns if this machine lacks the memory
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
@@ -128,7 +129,9 @@ ExitCode run_training(App& app) {
   times.end("config");
   if (command.check) {
     checks.tell(logger);
-    Trainer(app, config, find_start(app.comm, config), logger, times).print_start(IniKeys::all);
+    const Trainer trainer(app, config, find_start(app.comm, config), logger, times);
+    trainer.print_start(IniKeys::all);
+    trainer.warn_of_memory();
     return ExitCode::done;
   }
   RunFolder folder(app, config, logger);

@@ -10,6 +10,8 @@
 #include "mica/launch/checks.hpp"
 #include "mica/train/trainer.hpp"
 
+#include "memory_check.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -175,6 +177,14 @@ void Trainer::print_start(IniKeys keys) const {
   logger_.info("memory plan, per rank\n{}",
                plan::format_memory_plan(start_plan_.step_memory, start_plan_.memory.peak, start_plan_.offload_peak));
   if (device_.mesh->world_size() > 1) logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
+}
+
+void Trainer::warn_of_memory() const {
+  try {
+    check_memory(app_.world, config_, device_, plan_, start_plan_);
+  } catch (const ConfigError& error) {  // every rank's
+    if (is_main()) logger_.warn("without --check this would be refused here: {}", error.what());
+  }
 }
 
 void Trainer::resume() {

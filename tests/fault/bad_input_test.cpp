@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kSeconds = 60;  // also where others use the machine: what hangs does so for ever
 
@@ -198,6 +199,11 @@ TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
       {"long accumulation", train({"--train.global_batch=1099511627776"}), 2, {"train.global_batch"}},
   });
   EXPECT_TRUE(checkpoints_of(run_folder()).empty());
+  // A login node need not hold the run.
+  const Finished check = test::run(train({"--model.layers=1000", "--model.width=16384", "--check"}));
+  EXPECT_EQ(check.status, 0) << check.output;
+  EXPECT_THAT(check.output, HasSubstr("without --check this would be refused here: this run needs "));
+  EXPECT_THAT(test::run(train({"--check"})).output, Not(HasSubstr("would be refused")));
 }
 
 /// What breaks readers of JSON.

@@ -43,6 +43,8 @@ class Trainer {
 
   /// Prints these keys of the resolved config, batch sizes, mesh, units and memory plan.
   void print_start(IniKeys keys) const;
+  /// Warns if run() would be refused here for lack of memory: --check may run on another machine than the training. @collective
+  void warn_of_memory() const;
   /// Allocates the model, resumes if there is a checkpoint, and steps until train.steps, a signal or max_hours.
   ExitCode run(const RunFolder& folder);
 
