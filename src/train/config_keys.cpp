@@ -236,7 +236,7 @@ std::vector<ConfigKey> make_keys() {
       whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31, "vocabulary size; used as given, never padded"),
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence, in tokens"),
       flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the output head uses the token embedding's weight"),
-      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "dropout probability in training"),
+      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "gpt2: dropout probability in training"),
       real("model.rms_eps", MICA_FIELD(model.rms_eps), 0, 1, "llama: epsilon of RMSNorm, added to the mean square"),
       real("model.rope_theta", MICA_FIELD(model.rope_theta), 1e-3, 1e30, "llama: base of the rotary frequencies"),
       choice("model.rope_scaling", MICA_FIELD(model.rope_scaling), {"none", "llama3"},

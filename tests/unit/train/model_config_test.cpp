@@ -86,6 +86,11 @@ TEST(ModelConfig, SizesOfALlamaThatDoNotFitAreRefused) {
   expect_says(model_refusal({"--model.layers=10000", "--model.heads=10000", "--model.head_dim=65536"}), {"parameters"});
 }
 
+TEST(ModelConfig, DropoutIsOfGpt2) {
+  EXPECT_EQ(model_refusal({"--model.dropout=0.1"}, "gpt2"), "no ConfigError");
+  expect_says(model_refusal({"--model.dropout=0.1"}, "mlp"), {"model.dropout = 0.1", "model.type = mlp has none", "leave it 0"});
+}
+
 TEST(ModelConfig, KeysOfALlamaAreRefusedElsewhere) {
   for (const std::string type : {"gpt2", "mlp"}) {
     EXPECT_EQ(model_refusal({}, type), "no ConfigError");
