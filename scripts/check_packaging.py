@@ -4,7 +4,8 @@
 
 Looked at: packaging/conda/environment.yml, packaging/spack/package.py, packaging/apptainer/mica.def, packaging/modulefiles/mica.lua,
 scripts/install-packages.sh and the table in docs/install.md. The words after DEBIAN, CONDA, SPACK and LEAST of each mica_require()
-are what the others must say. (docs/install.md tells what was checked of the recipes beyond that.)
+are what the others must say. (docs/install.md tells what was checked of the recipes beyond that.) Also fails where a file names another
+version of Mica than CMakeLists.txt does.
 """
 import ast
 import pathlib
@@ -13,6 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CMAKE = ROOT / "scripts" / "cmake"
+VERSIONS = {"CHANGELOG.md": r"^## ([\d.]+)", "CITATION.cff": r"^version: (.*)", "packaging/spack/package.py": r'^    version\("(.*)"\)', "docs/install.md": r"mica@([\d.]+)"}
 
 
 def requirements():
@@ -85,6 +87,12 @@ def main():
             errors.append(f"packaging/apptainer/mica.def: there is no {path}")
     module = (ROOT / "packaging/modulefiles/mica.lua").read_text()
     errors += [f"packaging/modulefiles/mica.lua sets no {name}" for name in ("PATH", "MANPATH", "CMAKE_PREFIX_PATH", "MICA_BIN") if f'("{name}", ' not in module]
+
+    version = re.search(r"^project\(mica VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+    for path, pattern in VERSIONS.items():
+        named = re.search(pattern, (ROOT / path).read_text(), re.M)
+        if not named or named[1] != version:
+            errors.append(f"{path} names version {named[1] if named else 'none'}, CMakeLists.txt {version}")
 
     for error in errors:
         print("packaging check:", error)

@@ -15,7 +15,7 @@ class Mica(CMakePackage, CudaPackage):
 
     license("Apache-2.0")
 
-    version("0.1.0")
+    version("0.2.0")
 
     variant("sentencepiece", default=True, description="Read SentencePiece models in mica-tokenize")
     variant("bench", default=True, description="Build mica-bench")

@@ -115,6 +115,12 @@ ConfigKey renamed(std::string old_name, ConfigKey key) {
   return key;
 }
 
+/// A key that later versions than the first one have.
+ConfigKey added_in(std::string version, ConfigKey key) {
+  key.since = std::move(version);
+  return key;
+}
+
 /// The name is a single path component of runs/<name>.
 ConfigKey run_name_key() {
   ConfigKey key = text(
@@ -199,9 +205,10 @@ std::vector<ConfigKey> make_keys() {
       run_name_key(),
       text("run.dir", MICA_FIELD(run.dir), "a folder", "folder of metrics, logs and checkpoints; empty: runs/<name>"),
       whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seed of initialisation, dropout and data order"),
-      flag("run.take_over", MICA_FIELD(run.take_over),
-           "take the run's folder at once from a job on another host that has stopped updating run.lock; false: wait until it "
-           "has been silent for 60 s"),
+      added_in("0.2.0",
+               flag("run.take_over", MICA_FIELD(run.take_over),
+                    "take the run's folder at once from a job on another host that has stopped updating run.lock; false: wait until it "
+                    "has been silent for 60 s")),
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "device to train on; auto: GPUs if every rank has one, else the CPU"),
@@ -315,9 +322,12 @@ std::vector<ConfigKey> make_keys() {
       real("optim.eps", MICA_FIELD(optim.eps), 0, 1, "adam, adamw: added to the denominator"),
       real("optim.momentum", MICA_FIELD(optim.momentum), 0, 0.999999999, "sgd: momentum"),
       flag("optim.nesterov", MICA_FIELD(optim.nesterov), "sgd: Nesterov momentum"),
-      choice("optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
-             "what the optimizer's moments are kept in, in memory and in checkpoints: bf16 takes half of fp32, int8 a quarter. Both use "
-             "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only"),
+      added_in(
+          "0.2.0",
+          choice(
+              "optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
+              "what the optimizer's moments are kept in, in memory and in checkpoints: bf16 takes half of fp32, int8 a quarter. Both use "
+              "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only")),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
       flag("optim.in_backward", MICA_FIELD(optim.in_backward),
@@ -359,14 +369,16 @@ std::vector<ConfigKey> make_keys() {
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6,
            "save and exit with status 75 before this many hours have passed, and before a Slurm job ends; 0: only Slurm's limit"),
-      choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
-             "what to do when a step's loss or gradient norm is NaN or infinite, or a spike (grad_norm_spike), before it changes the "
-             "model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with the next step; "
-             "rollback: go back to the newest checkpoint and skip the data seen since, not with checkpoint.optimizer=false; none: "
-             "continue, with a warning. All but none name the step and the first bad unit, and make the host wait for the device once "
-             "per step"),
-      real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
-           "a gradient norm above this many times its running mean also counts as a bad step; 0: off"),
+      added_in(
+          "0.2.0",
+          choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
+                 "what to do when a step's loss or gradient norm is NaN or infinite, or a spike (grad_norm_spike), before it changes the "
+                 "model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with the next step; "
+                 "rollback: go back to the newest checkpoint and skip the data seen since, not with checkpoint.optimizer=false; none: "
+                 "continue, with a warning. All but none name the step and the first bad unit, and make the host wait for the device once "
+                 "per step")),
+      added_in("0.2.0", real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
+                             "a gradient norm above this many times its running mean also counts as a bad step; 0: off")),
 
       whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only after the last step"),
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
@@ -377,27 +389,31 @@ std::vector<ConfigKey> make_keys() {
            "save the optimizer state; false: checkpoints of intervals and of the last step hold the model only, for model.init_from and "
            "mica-convert, and cannot be resumed; that of a run that is stopped before holds both"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
-      whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
-            "also keep the checkpoints of steps that are multiples of this; 0: none"),
-      whole("checkpoint.keep_best", MICA_FIELD(checkpoint.keep_best), 0, 1'000'000,
-            "also keep this many checkpoints with the lowest validation losses; checkpoint.interval must then be a multiple of "
-            "train.eval_interval; 0: none"),
+      added_in("0.2.0", whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
+                              "also keep the checkpoints of steps that are multiples of this; 0: none")),
+      added_in("0.2.0",
+               whole("checkpoint.keep_best", MICA_FIELD(checkpoint.keep_best), 0, 1'000'000,
+                     "also keep this many checkpoints with the lowest validation losses; checkpoint.interval must then be a multiple of "
+                     "train.eval_interval; 0: none")),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: resume from the newest complete checkpoint of the run, if any; none: start anew, an error if the run has a checkpoint; "
            "a folder: go back to that checkpoint, or start from another run's"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
            "resume although train.seq_len, train.global_batch, data.order or the tokens of data.train have changed: later steps "
            "see other data"),
-      flag("checkpoint.emergency", MICA_FIELD(checkpoint.emergency),
-           "when ranks are lost, the remaining ranks save the last step, if together they hold all shards (hybrid and no_shard strategies, "
-           "on CPUs)"),
+      added_in(
+          "0.2.0",
+          flag(
+              "checkpoint.emergency", MICA_FIELD(checkpoint.emergency),
+              "when ranks are lost, the remaining ranks save the last step, if together they hold all shards (hybrid and no_shard strategies, "
+              "on CPUs)")),
 
       choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"},
              "lowest level of messages that is printed; debug also shows where start-up time goes"),
       trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
-      flag("log.tensorboard", MICA_FIELD(log.tensorboard),
-           "write event files for TensorBoard into the run's folder: tensorboard --logdir RUN"),
+      added_in("0.2.0", flag("log.tensorboard", MICA_FIELD(log.tensorboard),
+                             "write event files for TensorBoard into the run's folder: tensorboard --logdir RUN")),
   };
 }
 #undef MICA_FIELD

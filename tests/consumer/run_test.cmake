@@ -29,7 +29,7 @@ if(num_packaged LESS 4)  # micaConfig, micaConfigVersion, micaTargets, micaTarge
 endif()
 foreach(file share/doc/mica/LICENSE share/doc/mica/README.md share/doc/mica/docs/install.md share/mica/environment.sh
              share/mica/launch/mpirun-cpu.sh share/mica/launch/mpirun-gpu.sh share/mica/launch/slurm-cpu.sbatch
-             share/mica/launch/slurm_job.sh share/mica/launch/bug-report.sh share/mica/modulefiles/mica/0.1.0.lua)
+             share/mica/launch/slurm_job.sh share/mica/launch/bug-report.sh share/mica/modulefiles/mica/0.2.0.lua)
   if(NOT EXISTS "${prefix}/${file}")
     message(FATAL_ERROR "${file} was not installed")
   endif()

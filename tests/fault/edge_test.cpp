@@ -70,7 +70,7 @@ TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
       EXPECT_EQ(seen.status, 0) << seen.output;
       const bool is_version = std::string(flag) == "--version";
       if (is_version) {
-        EXPECT_THAT(seen.output, StartsWith(words[0] + " 0.1.0 (commit "));
+        EXPECT_THAT(seen.output, StartsWith(words[0] + " 0.2.0 (commit "));
       } else {
         EXPECT_THAT(seen.output, HasSubstr(words[0]));
       }

@@ -328,7 +328,7 @@ TEST_F(RunFolder, LogHoldsTheStartAndTheEnd) {
   ASSERT_EQ(train(2, {"--train.steps=4"}).status, 0);
   expect_refusal(train(2, {"--train.steps=5", "--run.seed=2"}), {"run.seed"});
   const std::string log = read_text(run_folder() + "/log.txt");
-  EXPECT_THAT(log, AllOf(HasSubstr("mica-train 0.1.0 (commit "), HasSubstr("batch    4 sequences a step"), HasSubstr("memory plan"),
+  EXPECT_THAT(log, AllOf(HasSubstr("mica-train 0.2.0 (commit "), HasSubstr("batch    4 sequences a step"), HasSubstr("memory plan"),
                          HasSubstr("step      4/4"), HasSubstr("mica: error: "), HasSubstr("run.seed = 1, but this run has 2")));
 }
 

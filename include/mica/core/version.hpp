@@ -5,9 +5,9 @@
 
 namespace mica {
 
-/// "0.1.0", as CMake's project() says.
+/// "0.2.0", as CMake's project() says.
 [[nodiscard]] std::string_view version();
-/// "0.1.0 (commit 89abcdef)", or "(commit 89abcdef, modified)" where files differed from that commit, or "(commit unknown)".
+/// "0.2.0 (commit 89abcdef)", or "(commit 89abcdef, modified)" where files differed from that commit, or "(commit unknown)".
 /// Updated by every build (scripts/cmake/MicaVersion.cmake).
 [[nodiscard]] std::string_view full_version();
 
