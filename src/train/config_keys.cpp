@@ -293,7 +293,8 @@ std::vector<ConfigKey> make_keys() {
       choice("fsdp.buffer_dtype", MICA_FIELD(fsdp.buffer_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of floating-point module buffers; auto: unchanged"),
       flag("fsdp.keep_low_precision_grads", MICA_FIELD(fsdp.keep_low_precision_grads),
-           "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation and clipping round to it"),
+           "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation, clipping and, in fp16, the division by "
+           "the loss scale round to it (what is below 6e-8 becomes 0)"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
            "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not run "
            "has no gradient instead of zeros"),
