@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mica/plan/largest_fitting.hpp"
 #include "mica/train/setup.hpp"
 
 namespace mica::train {
@@ -88,7 +89,6 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
 }
 
 std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
-  const std::int64_t capacity = capacity_of(cluster.hardware);
   const bool accumulates = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1;
   const auto peak_of = [&](std::int64_t micro_batch) {
     Config tried = config;
@@ -97,25 +97,7 @@ std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
     return bytes_in_use(dry_run(tried, cluster), cluster);
   };
   constexpr std::int64_t kMost = 1 << 14;
-  const std::int64_t peak_1 = peak_of(1);
-  if (peak_1 > capacity) return 0;
-  // Memory grows almost linearly with the micro-batch: extrapolate from 1 and 2, then correct the guess.
-  const std::int64_t slope = std::max<std::int64_t>(1, peak_of(2) - peak_1);
-  std::int64_t low = 1, high = kMost + 1;  // fits, does not
-  std::int64_t guess = std::min(kMost, 1 + (capacity - peak_1) / slope);
-  while (high - low > 1) {
-    guess = std::clamp(guess, low + 1, high - 1);
-    const std::int64_t peak = peak_of(guess);
-    const std::int64_t step = (capacity - peak) / slope;
-    if (peak <= capacity) {
-      low = guess;
-      guess += std::max<std::int64_t>(1, step);
-    } else {
-      high = guess;
-      guess += std::min<std::int64_t>(-1, step);
-    }
-  }
-  return low;
+  return plan::largest_fitting(peak_of, capacity_of(cluster.hardware), kMost);
 }
 
 }  // namespace mica::train

@@ -260,6 +260,20 @@ TEST(Forecast, TheLargestMicroBatchFitsAndTheNextDoesNot) {
   EXPECT_EQ(largest_micro_batch(tiny(), c), 0);
 }
 
+// Micro-batches 1 to 3 peak alike here, in the optimizer's step: a search that goes on from their difference would try thousands.
+TEST(Forecast, TheLargestMicroBatchIsFoundWhereSmallOnesPeakAlike) {
+  const Cluster c = cluster(8, 8, "cpu-epyc-9654");
+  const auto config = [](std::int64_t micro_batch) {
+    return parse_config(read_config_text(config_path("gpt2-124m")),
+                        {"--fsdp.strategy=no_shard", "--model.layers=2", "--train.micro_batch=" + std::to_string(micro_batch)});
+  };
+  const auto in_use = [&](std::int64_t micro_batch) { return make_forecast(config(micro_batch), c).in_use; };
+  ASSERT_EQ(in_use(1), in_use(2));
+  const std::int64_t largest = largest_micro_batch(config(1), c), capacity = make_forecast(config(1), c).capacity;
+  EXPECT_LE(in_use(largest), capacity);
+  EXPECT_GT(in_use(largest + 1), capacity);
+}
+
 // --- the program -----------------------------------------------------------------------------------------------------
 
 std::string output_of(const std::vector<std::string>& arguments) {
