@@ -139,12 +139,17 @@ class TraceSums {
     last_us_ = std::max(last_us_, e.begin_us + e.length_us);
     has_slices_ = true;
     const bool collective = e.category == "task" && is_collective(e.name);
+    if (e.category != "range") {
+      // Times are rounded to the nanosecond.
+      is_inline_ = is_inline_ && e.begin_us > last_end_us_ - 0.01;
+      last_end_us_ = e.begin_us + e.length_us;
+    }
     if (collective) {
       ++summary_.num_collectives;
       summary_.busy_ms += e.length_us / 1e3;
       summary_.bytes += e.bytes;
     }
-    if (is_compute(rows_, e.row) && (collective || e.category == "wait")) summary_.exposed_ms += e.length_us / 1e3;
+    if (is_compute(rows_, e.row) && (collective || e.category == "wait")) idle_ms_ += e.length_us / 1e3;
     if (e.category == "range" && e.name.starts_with("step ") && e.name.ends_with(" whole")) {
       steps_.emplace_back(e.name.substr(5, e.name.size() - 11), Stretch{e.begin_us, e.begin_us + e.length_us});
     }
@@ -153,8 +158,11 @@ class TraceSums {
   [[nodiscard]] TraceSummary summary() const {
     TraceSummary summary = summary_;
     summary.span_ms = (last_us_ - first_us_) / 1e3;
+    summary.exposed_ms = is_inline_ ? summary.busy_ms : idle_ms_;
     return summary;
   }
+  /// Whether all streams ran in one thread (mesh.streams = inline): in the order of the file, one task after the other.
+  [[nodiscard]] bool is_inline() const { return is_inline_; }
   /// The traced step of median length; the whole trace if steps are not marked.
   [[nodiscard]] std::pair<std::string, Stretch> step() const {
     if (steps_.empty()) return {"", {first_us_, last_us_}};
@@ -169,7 +177,9 @@ class TraceSums {
   TraceSummary summary_;
   RowNames rows_;
   double first_us_ = 0, last_us_ = 0;
-  bool has_slices_ = false;
+  double idle_ms_ = 0;  // of the compute stream: it waits, or runs collectives itself
+  double last_end_us_ = 0;
+  bool has_slices_ = false, is_inline_ = true;
   std::vector<std::pair<std::string, Stretch>> steps_;
 };
 
@@ -207,11 +217,12 @@ class Names {
   std::vector<std::string> names_;
 };
 
-/// Sets for each collective how long the compute stream was idle during it.
-void set_exposed(std::vector<Slice>& slices, std::uint8_t compute_row) {
+/// Sets for each collective how long the compute stream was idle during it. @param is_inline  any stream's collective makes it idle
+void set_exposed(std::vector<Slice>& slices, std::uint8_t compute_row, bool is_inline) {
   std::vector<std::pair<float, float>> idle;
   for (const Slice& s : slices) {
-    const bool is_idle = s.row == compute_row && (s.kind == Kind::wait || s.kind == Kind::collective);
+    const bool is_idle =
+        s.row == compute_row ? s.kind == Kind::wait || s.kind == Kind::collective : is_inline && s.kind == Kind::collective;
     if (is_idle) idle.emplace_back(s.begin_us, s.begin_us + s.length_us);
   }
   std::ranges::sort(idle);
@@ -313,7 +324,7 @@ Json timeline(const std::string& file, const TraceSums& sums) {
     row_names[std::to_string(row)] = name;
     if (name == "compute") compute_row = row;
   }
-  set_exposed(slices, static_cast<std::uint8_t>(compute_row));
+  set_exposed(slices, static_cast<std::uint8_t>(compute_row), sums.is_inline());
   Json costly = by_name(slices, names, compute_row);
   Names used;
   Json list = Json::array();

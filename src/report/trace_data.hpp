@@ -15,7 +15,7 @@ struct TraceSummary {
   double span_ms = 0;
   std::int64_t num_collectives = 0, bytes = 0;
   double busy_ms = 0;     ///< summed over the collectives of all streams, so it may exceed span_ms
-  double exposed_ms = 0;  ///< time that the compute stream waited for other streams, or ran collectives itself
+  double exposed_ms = 0;  ///< time that the compute stream waited for other streams, or ran collectives itself; inline, all of busy_ms
   [[nodiscard]] double hidden_percent() const;
 };
 

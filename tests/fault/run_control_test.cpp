@@ -121,6 +121,16 @@ TEST_F(RunControl, ATraceHoldsItsStepsAndNoOthers) {
   EXPECT_FALSE(fs::exists(run_folder() + "/trace-rank0.json"));
 }
 
+TEST_F(RunControl, ATraceOfInlineStreamsHidesNothing) {
+  const Finished run = train({"--log.trace=2-7", "--mesh.streams=inline"});
+  ASSERT_EQ(run.status, 0) << run.output;
+  const Finished report = test::run({program("mica-report"), "traces", run_folder()});
+  EXPECT_EQ(report.status, 0) << report.output;
+  for (const char* rank : {"rank 0: ", "rank 1: "}) {
+    EXPECT_THAT(report.output, ::testing::ContainsRegex(std::string(rank) + ".*, hidden 0 %")) << report.output;
+  }
+}
+
 TEST_F(RunControl, OtherDataIsAllowedOnlyWhenAskedFor) {
   ASSERT_EQ(train({"--train.steps=2"}).status, 0);
   const Finished refused = train({"--data.order=sequential"});

@@ -223,6 +223,25 @@ TEST_F(Report, ATraceTellsWhatWasHidden) {
   EXPECT_EQ(line["costly"][0], json({{"name", "all_gather h.0"}, {"num", 1}, {"kib", 2048}, {"ms", 0.4}, {"exposed_ms", 0.1}}));
 }
 
+// With inline streams no task runs beside another, so nothing is hidden.
+TEST_F(Report, AnInlineTraceHidesNothing) {
+  add_step(1, 3);
+  std::ofstream(folder_ / "trace-rank3.json")
+      << R"({"metadata":{"first_ns":1},"traceEvents":[{"ph":"M","pid":3,"tid":0,"name":"thread_name","args":{"name":"compute"}},)"
+      << R"({"ph":"M","pid":3,"tid":1,"name":"thread_name","args":{"name":"unshard"}})"
+      << slice(1, "all_gather h.0", "task", 0, 400.001, 2 << 20) << slice(0, "wait", "wait", 400, 1)
+      << slice(0, "matmul h.0", "task", 401, 579) << slice(1, "reduce_scatter h.0", "task", 980, 20, 8)
+      << slice(0, "step 10 whole", "range", 0, 1000) << "]}";
+  std::ostringstream said;
+  EXPECT_EQ(run_report({"traces", folder_.path()}, said), ExitCode::done);
+  EXPECT_EQ(said.str(),
+            "rank 3: 1.00 ms traced, 2 collectives of 2.0 MiB took 0.42 ms, exposed 0.42 ms (42.0 % of the time), hidden 0 %\n");
+  const json costly = run()["trace"]["timelines"][0]["costly"];
+  ASSERT_EQ(costly.size(), 3u);
+  EXPECT_EQ(costly[0], json({{"name", "all_gather h.0"}, {"num", 1}, {"kib", 2048}, {"ms", 0.4}, {"exposed_ms", 0.4}}));
+  EXPECT_EQ(costly[1], json({{"name", "reduce_scatter h.0"}, {"num", 1}, {"kib", 1}, {"ms", 0.02}, {"exposed_ms", 0.02}}));
+}
+
 TEST_F(Report, APageDoesWithoutATraceThatCannotBeRead) {
   add_step(1, 3);
   std::ofstream(folder_ / "trace-rank0.json") << R"({"traceEvents":[{"ph":"X",)";
