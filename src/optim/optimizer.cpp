@@ -36,10 +36,7 @@ struct ArgsInTier {
 
 Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups, MomentPrecision precision)
     : StepParty(root.transaction()), root_(root), weight_decay_(weight_decay), precision_(precision), groups_(std::move(groups)) {
-  require<ConfigError>(precision == MomentPrecision::fp32 || root.device_mesh().device() == DeviceKind::cpu,
-                       "optim.state_dtype is {}, but this run is on a GPU, where optimizers keep fp32: set optim.state_dtype=fp32, or "
-                       "mesh.device=cpu",
-                       moment_precision_name(precision));
+  require_precision_on(root.device_mesh().device(), precision);
   add_units();
   assign_groups();
 }

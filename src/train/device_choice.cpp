@@ -31,10 +31,8 @@ bool wants_gpu(const std::string& device, const std::vector<GpuInfo>& gpus, cons
 }
 
 Backend backend_from_name(const std::string& name, bool on_gpu) {
+  require_backend_on(on_gpu, name);
   if (name == "auto") return on_gpu ? Backend::nccl : Backend::mpi;
-  const bool is_for_gpus = name == "nccl" || name == "staged";
-  require<ConfigError>(on_gpu == is_for_gpus, "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device",
-                       name, on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi or shared");
   return name == "mpi" ? Backend::mpi : name == "shared" ? Backend::shared : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
@@ -64,6 +62,13 @@ void choose_sharing(const Config& config, const mpi::Communicator& world, const 
 }
 
 }  // namespace
+
+void require_backend_on(bool on_gpu, const std::string& backend) {
+  const bool is_for_gpus = backend == "nccl" || backend == "staged";
+  require<ConfigError>(backend == "auto" || on_gpu == is_for_gpus,
+                       "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device", backend,
+                       on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi or shared");
+}
 
 bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places) {
   const fsdp::Options options = fsdp_options(config);

@@ -24,6 +24,9 @@ struct DeviceChoice {
   std::string why_not_shared;  ///< what kept mesh.backend = auto from `shared`, if that was room in /dev/shm
 };
 
+/// @throws ConfigError if mesh.backend moves other memory than that of the device
+void require_backend_on(bool on_gpu, const std::string& backend);
+
 /// What mesh.backend = auto is on CPUs: `shared` where that has an effect, which needs masters that can be shared and shard groups inside
 /// nodes. Room in /dev/shm is another question. @param places  every rank's, in mesh order
 [[nodiscard]] bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "mica/core/dtype.hpp"
+#include "mica/device/stream.hpp"
 
 namespace mica::optim {
 
@@ -20,6 +21,8 @@ enum class MomentPrecision : std::uint8_t {
 [[nodiscard]] std::string_view moment_precision_name(MomentPrecision precision);
 /// @throws ConfigError that lists the names
 [[nodiscard]] MomentPrecision moment_precision_from_name(std::string_view name);
+/// @throws ConfigError for a precision that optimizers on this device do not have
+void require_precision_on(DeviceKind device, MomentPrecision precision);
 
 /// The dtype of one kind of state.
 [[nodiscard]] DType moment_dtype(MomentPrecision precision, std::string_view kind);

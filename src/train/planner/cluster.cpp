@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mica/core/rounding.hpp"
+#include "mica/optim/moment_precision.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/openmp.hpp"
 #include "mica/train/setup.hpp"
@@ -20,6 +21,17 @@ std::vector<RankPlace> places_of(const Cluster& cluster) {
     places.push_back({.world_rank = r, .host = fmt::format("node{}", node), .node = node, .local_rank = r % cluster.ranks_per_node});
   }
   return places;
+}
+
+/// Refuses what mica-train would refuse on this hardware: on a dry device nothing else does.
+void require_fits(const Config& config, const plan::Hardware& hardware) {
+  const std::string& device = config.mesh.device;
+  require<ConfigError>(device == "auto" || (device == "cuda") == hardware.is_gpu,
+                       "mesh.device = {}, but {} is a {}: plan for other hardware, or leave mesh.device out", device, hardware.name,
+                       hardware.is_gpu ? "GPU" : "CPU");
+  require_backend_on(hardware.is_gpu, config.mesh.backend);
+  optim::require_precision_on(hardware.is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
+                              optim::moment_precision_from_name(config.optim.state_dtype));
 }
 
 /// The backend of a mesh with these places, where /dev/shm has room for what is shared.
@@ -41,6 +53,7 @@ std::int64_t gpu_workspace_bytes(const Config& config) {
 
 DryMachine machine_of(const Config& config, const Cluster& cluster) {
   const plan::Hardware& hardware = cluster.hardware;
+  require_fits(config, hardware);
   CpuKernelsOptions options;
   if (hardware.is_gpu) options = {.logits_bytes = CudaKernelsOptions().logits_bytes, .adds_in_products = !config.train.deterministic};
   DryMachine machine{.places = places_of(cluster),

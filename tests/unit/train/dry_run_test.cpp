@@ -94,10 +94,14 @@ TEST(DryRun, HoldsShards) {
 // To the byte: of all that a run holds, the moments alone become smaller.
 TEST(DryRun, HoldsMomentsInTheirPrecision) {
   for (const int ranks : {1, 4}) {
-    const MemoryStats wide = dry_run(tiny(), cluster(ranks, ranks)).memory;
+    const Cluster cpus = cluster(ranks, ranks, "cpu-epyc-9654");
+    const auto memory = [&](const std::string& dtype) {
+      return dry_run(tiny({"--optim.state_dtype=" + dtype, "--checkpoint.async=false"}), cpus).memory;
+    };
+    const MemoryStats wide = memory("fp32");
     const std::int64_t numel = wide.peak_of(MemoryRole::optimizer) / 8;
     for (const auto& [dtype, bytes] : {std::pair("bf16", 2), std::pair("int8", 1)}) {
-      const MemoryStats narrow = dry_run(tiny({fmt::format("--optim.state_dtype={}", dtype)}), cluster(ranks, ranks)).memory;
+      const MemoryStats narrow = memory(dtype);
       EXPECT_EQ(narrow.peak_of(MemoryRole::optimizer), 2 * bytes * numel);
       EXPECT_EQ(narrow.current, wide.current - 2 * (4 - bytes) * numel);
     }
@@ -297,8 +301,9 @@ TEST(PlanCommand, PlansEveryExample) {
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() + "/configs")) {
     for (const std::string hardware : {"h100-80", "cpu-epyc-9654"}) {
       SCOPED_TRACE(entry.path().string() + " " + hardware);
-      const auto json = nlohmann::json::parse(
-          output_of({entry.path().string(), "--ranks=4", "--ranks-per-node", "2", "--hardware=" + hardware, "--json", "--largest=false"}));
+      const auto json =
+          nlohmann::json::parse(output_of({entry.path().string(), "--ranks=4", "--ranks-per-node", "2", "--hardware=" + hardware,
+                                           "--optim.state_dtype=fp32", "--json", "--largest=false"}));
       for (const char* key : {"step_ms", "tokens_per_s_per_rank", "mfu", "peak_bytes", "exposed_comm_ms"}) {
         ASSERT_TRUE(json.contains(key)) << key;
         EXPECT_GE(json[key], 0.0) << key;
@@ -346,6 +351,22 @@ TEST(PlanCommand, DrawsScaling) {
   for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) {
     for (const char* ranks : {"8", "16", "24"}) EXPECT_THAT(text.str(), HasSubstr(std::string(strategy) + ", " + ranks + " ranks"));
   }
+}
+
+TEST(PlanCommand, RefusesWhatTheTrainerRefuses) {
+  const auto refused = [](const std::string& name, const std::string& hardware, const std::string& flag) {
+    return error_of({config_path(name), "--ranks=4", "--hardware=" + hardware, "--largest=false", flag});
+  };
+  EXPECT_THAT(refused("gpt2-xl", "a100-40", "--json"), HasSubstr("optim.state_dtype is int8, but this run is on a GPU"));
+  for (const char* backend : {"mpi", "shared"}) {
+    EXPECT_THAT(refused("mlp", "h100-80", fmt::format("--mesh.backend={}", backend)), HasSubstr("moves memory of the CPU"));
+  }
+  for (const char* backend : {"nccl", "staged"}) {
+    EXPECT_THAT(refused("mlp", "cpu-epyc-9654", fmt::format("--mesh.backend={}", backend)), HasSubstr("moves memory of GPUs"));
+  }
+  EXPECT_THAT(refused("mlp", "cpu-epyc-9654", "--mesh.device=cuda"), HasSubstr("mesh.device = cuda, but cpu-epyc-9654 is a CPU"));
+  EXPECT_THAT(refused("mlp", "h100-80", "--mesh.device=cpu"), HasSubstr("mesh.device = cpu, but h100-80 is a GPU"));
+  EXPECT_EQ(refused("mlp", "h100-80", "--mesh.backend=nccl"), "no error");
 }
 
 TEST(PlanCommand, BadInputIsOneLine) {
