@@ -29,7 +29,7 @@ std::byte* first_sector(const Buffer& buffer) {
 
 std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* optimizer) {
   const Mesh& mesh = root.device_mesh().mesh();
-  if (!writes_shard_file(mesh)) return 0;
+  if (!writes_shard_file(mesh.geometry(), mesh.rank())) return 0;
   const std::vector<DType> states = optimizer != nullptr ? optimizer->state_dtypes() : std::vector<DType>{};
   const auto state_bytes = [&](std::int64_t numel) {
     std::int64_t sum = 0;

@@ -111,7 +111,9 @@ void add_sources(const SaveState& state, SaveJob& job) {
 
 }  // namespace
 
-bool writes_shard_file(const Mesh& mesh) { return mesh.replica_rank() == mesh.shard_rank() % mesh.replicas(); }
+bool writes_shard_file(const MeshGeometry& geometry, int mesh_rank) {
+  return geometry.replica_rank(mesh_rank) == geometry.shard_rank(mesh_rank) % geometry.replicas;
+}
 
 std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
   std::vector<const fsdp::UnitStorage*> storages;
@@ -161,7 +163,7 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   SaveJob job;
   comm.agree([&] {
     job = describe_save(run_folder, agreed, mesh.shard_rank());
-    job.writes_shard = writes_shard_file(mesh);
+    job.writes_shard = writes_shard_file(mesh.geometry(), mesh.rank());
   });
   return job;
 }

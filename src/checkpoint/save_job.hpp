@@ -32,9 +32,6 @@ struct SaveJob {
 /// save() for a job: communicates only over `comm`, and reads the model only through job.contents. @collective
 SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
 
-/// Whether this rank writes the file of its shard. Replicas take turns, so that different nodes write neighbouring shards.
-[[nodiscard]] bool writes_shard_file(const Mesh& mesh);
-
 /// The units of a root that have parameters.
 [[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
 /// These units, then whole_tensors().

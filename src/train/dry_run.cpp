@@ -124,10 +124,10 @@ DryRun dry_run(const Config& config, const DryMachine& machine, const data::Batc
   DryRun run{.mode = machine.mode};
   run.shard_size = device.mesh->shard_size();
   run.num_parameters = count_parameters(*model.module);
+  run.checkpoint_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
   Buffer snapshot;
   if (config.checkpoint.async && !device.gpu) {
-    const std::int64_t bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
-    snapshot = device.pool->allocate(bytes, MemoryRole::snapshot, device.device_mesh->compute());
+    snapshot = device.pool->allocate(run.checkpoint_bytes, MemoryRole::snapshot, device.device_mesh->compute());
   }
   model.root->initialize(config.run.seed);
   if (!machine.fuses_layers) separate_layers(*model.module);

@@ -70,6 +70,8 @@ struct SaveReport {
 /// @collective over `comm`: all ranks of the mesh.
 SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
 
+/// Whether this rank writes the file of its shard. Replicas take turns, so that different nodes write neighbouring shards.
+[[nodiscard]] bool writes_shard_file(const MeshGeometry& geometry, int mesh_rank);
 /// 8 hexadecimal digits, different in every launch.
 [[nodiscard]] std::string make_run_id();
 

@@ -38,6 +38,7 @@ struct DryRun {
   std::int64_t offload_peak = 0;
   std::int64_t offload_reserved = 0;  ///< the pages of offload_peak
   std::int64_t num_parameters = 0;
+  std::int64_t checkpoint_bytes = 0;  ///< that the rank writes
   StreamMode mode = StreamMode::threaded;
   std::uint8_t compute_stream = 0;
   int shard_size = 1;  ///< of the mesh

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "mica/checkpoint/save.hpp"
 #include "mica/plan/largest_fitting.hpp"
 #include "mica/train/setup.hpp"
 
@@ -29,18 +31,33 @@ std::int64_t bytes_in_use(const DryRun& dry, const Cluster& cluster) {
   return dry.memory.peak + (cluster.hardware.is_gpu ? 0 : dry.offload_peak);
 }
 
+/// To write a checkpoint. All nodes write at the same time; the one with the most shards is the last.
+double checkpoint_seconds(const Config& config, const Cluster& cluster, const DryRun& dry) {
+  const MeshGeometry mesh{.world_size = cluster.num_ranks, .shard_size = dry.shard_size, .replicas = cluster.num_ranks / dry.shard_size};
+  const bool is_sharded = config.fsdp.strategy != "no_shard";  // else the first rank writes all
+  std::map<int, int> shards_on_node;
+  for (int rank = 0; rank < (is_sharded ? cluster.num_ranks : 1); ++rank) {
+    if (checkpoint::writes_shard_file(mesh, rank)) ++shards_on_node[rank / cluster.ranks_per_node];
+  }
+  int most = 0;
+  for (const auto& [node, shards] : shards_on_node) most = std::max(most, shards);
+  return static_cast<double>(dry.checkpoint_bytes) * most / (cluster.hardware.storage_gb_s * 1e9);
+}
+
+/// Between saves: the shorter of checkpoint.interval and checkpoint.interval_minutes; the best one if neither is set.
+double save_interval_s(const Config::Checkpoint& checkpoint, const Forecast& f) {
+  const double by_steps = static_cast<double>(checkpoint.interval) * f.step.seconds, by_clock = checkpoint.interval_minutes * 60;
+  if (by_steps > 0 && by_clock > 0) return std::min(by_steps, by_clock);
+  return by_steps > 0 ? by_steps : by_clock > 0 ? by_clock : f.best_checkpoint_interval_s;
+}
+
 /// The cost of checkpoints and failures. A save stops training unless it is in the background; a failure costs half an interval and a
 /// restart.
 void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
   const plan::Hardware& h = cluster.hardware;
-  // Each shard is written once, whatever the number of replicas.
-  const auto bytes = static_cast<double>(f.num_parameters) * 4 * (config.checkpoint.optimizer ? config.optim.type == "sgd" ? 2 : 3 : 1);
-  const double nodes = std::ceil(static_cast<double>(f.num_ranks) / f.ranks_per_node);
-  f.checkpoint_s = bytes / (h.storage_gb_s * 1e9 * nodes);
   const double mtbf_s = h.rank_mtbf_hours * 3600 / f.num_ranks;
   f.best_checkpoint_interval_s = std::sqrt(2 * f.checkpoint_s * mtbf_s);
-  const double interval_s =
-      config.checkpoint.interval > 0 ? static_cast<double>(config.checkpoint.interval) * f.step.seconds : f.best_checkpoint_interval_s;
+  const double interval_s = save_interval_s(config.checkpoint, f);
   if (interval_s <= 0) return;
   const double saving = config.checkpoint.async ? 0 : f.checkpoint_s / interval_s;
   const double failing = (interval_s / 2 + h.restart_s) / mtbf_s;
@@ -84,6 +101,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
   f.tokens_per_s_per_rank = tokens / f.step.seconds;
   f.mfu = model_flops / f.step.seconds / peak_flops(config, h);
   f.hfu = (f.totals.product_flops + f.totals.attention_flops) / f.step.seconds / peak_flops(config, h);
+  f.checkpoint_s = checkpoint_seconds(config, cluster, dry);
   add_goodput(config, cluster, f);
   return f;
 }

@@ -264,6 +264,38 @@ TEST(Forecast, TheLargestMicroBatchFitsAndTheNextDoesNot) {
   EXPECT_EQ(largest_micro_batch(tiny(), c), 0);
 }
 
+// All bytes over the rate of the nodes that write. Padding to sectors is below 4 %.
+TEST(Forecast, ACheckpointTakesWhatItsBytesTake) {
+  const auto expect = [](int ranks_per_node, const std::vector<std::string>& flags, double bytes_a_parameter, int nodes) {
+    const Cluster c = cluster(4, ranks_per_node, "cpu-epyc-9654");
+    const double seconds = bytes_a_parameter * kAll / (nodes * c.hardware.storage_gb_s * 1e9);
+    EXPECT_NEAR(make_forecast(tiny(flags), c).checkpoint_s, seconds, 0.04 * seconds) << fmt::format("{}", fmt::join(flags, " "));
+  };
+  expect(4, {}, 12, 1);
+  expect(2, {}, 12, 2);
+  expect(1, {}, 12, 4);
+  expect(2, {"--optim.state_dtype=bf16"}, 8, 2);
+  expect(2, {"--optim.state_dtype=int8"}, 6, 2);
+  expect(2, {"--optim.type=sgd"}, 4, 2);
+  expect(2, {"--optim.type=sgd", "--optim.momentum=0.9"}, 8, 2);
+  expect(2, {"--checkpoint.optimizer=false"}, 4, 2);
+  expect(2, {"--fsdp.strategy=hybrid_shard"}, 12, 2);  // replica 0 writes shard 0, replica 1 shard 1
+  expect(1, {"--fsdp.strategy=no_shard"}, 12, 1);
+}
+
+TEST(Forecast, TheShorterIntervalCounts) {
+  const Cluster c = cluster(4, 2);
+  const auto expect = [&](const std::vector<std::string>& flags, double interval_s) {
+    const Forecast f = make_forecast(tiny(flags), c);
+    const double failing = (interval_s / 2 + c.hardware.restart_s) / (c.hardware.rank_mtbf_hours * 3600 / 4);
+    EXPECT_NEAR(f.goodput, (1 - failing) / (1 + f.checkpoint_s / interval_s), 1e-9) << fmt::format("{}", fmt::join(flags, " "));
+  };
+  const double step_s = make_forecast(tiny(), c).step.seconds;
+  expect({"--checkpoint.interval=0", "--checkpoint.interval_minutes=10"}, 600);
+  expect({"--checkpoint.interval=100", "--checkpoint.interval_minutes=10"}, 100 * step_s);
+  expect({"--checkpoint.interval=100000000", "--checkpoint.interval_minutes=10"}, 600);
+}
+
 // Micro-batches 1 to 3 peak alike here, in the optimizer's step: a search that goes on from their difference would try thousands.
 TEST(Forecast, TheLargestMicroBatchIsFoundWhereSmallOnesPeakAlike) {
   const Cluster c = cluster(8, 8, "cpu-epyc-9654");
