@@ -49,7 +49,9 @@ Tensors Module::recompute_and_backward(Context& context, Record& record, Tensors
     const ScopedValue step(context.step, drawn_from.step);
     const ScopedValue sequences(context.sequences, drawn_from.sequences);
     const ScopedValue training(context.training, drawn_from.training);
+    context.compute.begin_range(type_name_, Stream::kRecomputation);
     const Tensors ys = do_forward(context, record.checkpoint_inputs, &fresh);
+    context.compute.end_range();
   }
   return do_backward(context, fresh, std::move(dys));
 }

@@ -154,12 +154,15 @@ StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node) {
     if (op.kind == RecordedOp::Kind::kernel) {
       ++totals.num_kernels;
       totals.kernel_bytes += static_cast<double>(op.bytes);
+      double product_flops = 0;
+      for (std::int32_t i = 0; i < op.num_products; ++i) {
+        product_flops += flops_of(record.products[static_cast<std::size_t>(op.first_product + i)]);
+      }
+      totals.product_flops += product_flops;
       totals.attention_flops += op.attention_flops;
+      if (op.is_recomputed) totals.recomputed_flops += product_flops + op.attention_flops;
       // Backward computes 5 products of half the scores. MFU counts 2 + 4 products of all scores for forward and backward: 12 halves.
       if (op.is_backward) totals.model_attention_flops += op.attention_flops / 5 * 12;
-      for (std::int32_t i = 0; i < op.num_products; ++i) {
-        totals.product_flops += flops_of(record.products[static_cast<std::size_t>(op.first_product + i)]);
-      }
     } else if (op.kind == RecordedOp::Kind::collective) {
       ++totals.num_collectives;
       const Traffic traffic = traffic_of(op.collective, op.bytes, op.group, ranks_per_node);

@@ -110,6 +110,7 @@ class RecordingStream final : public Stream {
   using Stream::submit;
   void submit(const char* what, std::span<const Access> accesses, Task /*task*/) override {
     RecordedOp op{.kind = RecordedOp::Kind::kernel, .stream = index_, .what = what};
+    op.is_recomputed = std::ranges::find(is_recomputation_, true) != is_recomputation_.end();
     State& state = *state_;
     op.first_product = static_cast<std::int32_t>(state.record.products.size());
     op.num_products = static_cast<std::int32_t>(state.products.size());
@@ -136,6 +137,10 @@ class RecordingStream final : public Stream {
     }
     last() = state.add(op);
   }
+  void begin_range(std::string_view /*owner*/, const char* phase) override {
+    is_recomputation_.push_back(std::string_view(phase) == kRecomputation);
+  }
+  void end_range() override { is_recomputation_.pop_back(); }
   [[nodiscard]] Event record() override { return Event(std::make_shared<RecordedEvent>(state_, last())); }
   void wait(const Event& event, std::source_location) override {
     const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
@@ -155,6 +160,7 @@ class RecordingStream final : public Stream {
   std::shared_ptr<State> state_;
   std::string name_;
   std::uint8_t index_;
+  std::vector<bool> is_recomputation_;  // of the open ranges
   detail::WaitedEvents waited_;
 };
 

@@ -64,10 +64,12 @@ class Stream {
     submit("failed elsewhere", {}, [error = std::move(error)] { std::rethrow_exception(error); });
   }
 
-  // For traces and profilers only (tracer.hpp).
+  // For traces and profilers (tracer.hpp), and for plans.
   /// Label and bytes of the next task: "h.3", 4096.
   virtual void annotate(std::string_view /*label*/, std::int64_t /*bytes*/) {}
   /// Tasks until end_range() belong to `owner`'s `phase` (a literal): "h.3", "forward". Ranges nest.
+  /// kRecomputation: the forward of a checkpointed module inside its backward.
+  static constexpr const char* kRecomputation = "recomputation";
   virtual void begin_range(std::string_view /*owner*/, const char* /*phase*/) {}
   virtual void end_range() {}
 

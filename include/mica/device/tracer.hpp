@@ -49,9 +49,8 @@ struct TracedTask {
 
 /// Records when the tasks of a rank's streams ran, for Perfetto and chrome://tracing. [Note: traces]
 /// Each stream is a row: tasks by their names (collectives with unit and bytes), waits for other streams, and above them the
-/// units' forward and backward. When it is not recording it costs one branch per task. While recording, tasks are surrounded by
-/// marks, which cost microseconds each but add no ordering.
-/// One host thread.
+/// units' forward and backward, and what is recomputed. When it is not recording it costs one branch per task. While recording, tasks are
+/// surrounded by marks, which cost microseconds each but add no ordering. One host thread.
 class Tracer {
  public:
   /// @param rank  the process number in the trace.

@@ -36,6 +36,7 @@ struct CostOptions {
 /// What a rank computes and sends in one step.
 struct StepTotals {
   double product_flops = 0, attention_flops = 0;  ///< as computed: attention is causal, and its backward recomputes the scores
+  double recomputed_flops = 0;                    ///< of these two, what checkpointed modules compute again
   double model_attention_flops = 0;               ///< as MFU counts them: all scores, backward twice forward, no recomputation
   double kernel_bytes = 0;                        ///< read and written
   double sent_in_node = 0, sent_to_network = 0;   ///< bytes that this rank sends inside its node, and its part of what the node sends

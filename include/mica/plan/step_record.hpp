@@ -38,6 +38,7 @@ struct RecordedOp {
   std::int32_t first_product = 0, num_products = 0;  ///< in StepRecord::products
   double attention_flops = 0;                        ///< causal: for half of the scores
   bool is_backward = false;                          ///< for attention
+  bool is_recomputed = false;                        ///< a forward that a checkpointed module computes again
   // of a collective
   Collective collective = Collective::barrier;
   GroupShape group{};

@@ -78,7 +78,7 @@ std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
 std::string why(const Forecast& f) {
   const plan::SimStep& step = f.step;
   const double computing = step.compute_busy / step.seconds, exposed = step.exposed / step.seconds;
-  const double recomputed = f.hfu > 0 ? std::max(0.0, 1 - f.mfu / f.hfu) : 0;
+  const double recomputed = f.recomputed();
   std::string text = fmt::format(
       "computes for {:.0f} % of the time and waits for communication for {:.0f} "
       "%",

@@ -141,19 +141,21 @@ TEST(StepCost, TotalsAreOfOneStep) {
                 {.kind = RecordedOp::Kind::mark},
                 {.kind = RecordedOp::Kind::kernel, .bytes = 7, .num_products = 1},
                 {.kind = RecordedOp::Kind::kernel, .bytes = 8, .attention_flops = 50, .is_backward = true},
+                {.kind = RecordedOp::Kind::kernel, .num_products = 1, .attention_flops = 20, .is_recomputed = true},
                 {.kind = RecordedOp::Kind::collective,
                  .bytes = 80,
                  .collective = Collective::all_gather,
                  .group = {.num_ranks = 4, .num_nodes = 2, .ranks_on_node = 2}},
                 {.kind = RecordedOp::Kind::mark}};
   const StepTotals totals = totals_of(record, 1, 2);
-  EXPECT_DOUBLE_EQ(totals.product_flops, 60);
-  EXPECT_DOUBLE_EQ(totals.attention_flops, 50);
+  EXPECT_DOUBLE_EQ(totals.product_flops, 120);
+  EXPECT_DOUBLE_EQ(totals.attention_flops, 70);
+  EXPECT_DOUBLE_EQ(totals.recomputed_flops, 80);
   EXPECT_DOUBLE_EQ(totals.model_attention_flops, 120);
   EXPECT_DOUBLE_EQ(totals.kernel_bytes, 15);
   EXPECT_DOUBLE_EQ(totals.sent_in_node, 60);
   EXPECT_DOUBLE_EQ(totals.sent_to_network, 30);
-  EXPECT_EQ(totals.num_kernels, 2);
+  EXPECT_EQ(totals.num_kernels, 3);
   EXPECT_EQ(totals.num_collectives, 1);
 }
 

@@ -56,6 +56,10 @@ TEST(DryRun, CountsTheFlopsOfAStep) {
   const plan::StepTotals again = totals(dry_run(tiny({"--fsdp.activation_checkpointing=block"}), cluster(4, 2)), 2);
   EXPECT_DOUBLE_EQ(again.product_flops, t.product_flops + 2 * tokens * 4 * 12 * 128 * 128);
   EXPECT_DOUBLE_EQ(again.model_attention_flops, t.model_attention_flops);
+  // The blocks' forward: its products, and 2 of the 7 of attention.
+  EXPECT_EQ(t.recomputed_flops, 0);
+  EXPECT_DOUBLE_EQ(again.recomputed_flops, again.product_flops + again.attention_flops - t.product_flops - t.attention_flops);
+  EXPECT_DOUBLE_EQ(again.attention_flops, t.attention_flops / 7 * 9);
 }
 
 TEST(DryRun, AccumulationRepeatsTheRounds) {
@@ -236,6 +240,20 @@ TEST(Forecast, EffectsHaveTheRightSize) {
     EXPECT_LE(with.step.seconds, 1.05 * without.step.seconds) << gbps;
     EXPECT_GT(with.step.host_waits, without.step.host_waits) << gbps;
   }
+}
+
+// A long sequence, of which MFU counts all scores: it exceeds HFU, and what is recomputed is told all the same.
+TEST(Forecast, TheRecomputedShareIsOfTheFlopsComputed) {
+  const auto forecast = [](const std::string& checkpointing) {
+    return make_forecast(tiny({"--fsdp.activation_checkpointing=" + checkpointing, "--model.context=2048", "--train.seq_len=2048"}),
+                         cluster(4, 4));
+  };
+  const auto flops = [](const Forecast& f) { return f.totals.product_flops + f.totals.attention_flops; };
+  const Forecast kept = forecast("none"), recomputed = forecast("block");
+  ASSERT_GT(recomputed.mfu, recomputed.hfu);
+  EXPECT_EQ(kept.recomputed(), 0);
+  EXPECT_GT(recomputed.recomputed(), 0.15);
+  EXPECT_DOUBLE_EQ(recomputed.recomputed(), 1 - flops(kept) / flops(recomputed));
 }
 
 TEST(Forecast, AnotherSoftwareTakesLonger) {
