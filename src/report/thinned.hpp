@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -11,9 +12,10 @@
 
 namespace mica::report {
 
-/// The stretch, of `num_buckets` with equal length, that holds the i-th of `num` rows.
+/// The stretch, of `num_buckets` with equal length, that holds the i-th of `num` rows. Rows beyond `num`, which came while the file was
+/// read, are in the last; there is one even if `num` was 0.
 inline std::size_t bucket_of(std::int64_t i, std::int64_t num, std::int64_t num_buckets) {
-  return static_cast<std::size_t>(i >= num ? num_buckets - 1 : i * num_buckets / num);
+  return static_cast<std::size_t>(i < num ? i * num_buckets / num : std::max<std::int64_t>(0, num_buckets - 1));
 }
 
 /// Thins out a long series: keeps the rows with the lowest and the highest value of each stretch. If a stretch is at most a pixel wide, the
@@ -23,7 +25,7 @@ class ThinnedRows {
  public:
   using Values = std::array<double, N>;
 
-  /// @param num_rows  the most rows that will be added
+  /// @param num_rows  as many rows as will be added, or a few more
   ThinnedRows(std::int64_t num_rows, std::int64_t num_stretches)
       : num_rows_(num_rows), num_stretches_(num_rows <= 2 * num_stretches ? num_rows : num_stretches) {}
 
