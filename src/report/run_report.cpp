@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -34,7 +35,7 @@ the others wait for, memory compared with the plan, a traced step as a timeline,
 differ; docs/report.md explains each view. It needs metrics.jsonl; log.txt, config.resolved.cfg and the trace-rank*.json of
 --log.trace=FIRST-LAST add to it. A run that is still training can be reported too.
 
-  --out=FILE             the page to write; an existing one is replaced
+  --out=FILE             the page to write; an existing one is replaced, a link or a pipe is written to
   --gflops-per-rank=G    what this machine's matrix products reach alone, to show speed in % of that bound:
                          bound_gflop_per_s of mica-bench train
   -h, --help, --version
@@ -117,6 +118,17 @@ Json config_table(const std::vector<std::string>& runs, const std::vector<std::s
   return table;
 }
 
+/// A file is replaced whole. A pipe, a device or a link is written to: a rename would take its place.
+void write_page(const std::string& path, const std::string& page) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status) || fs::is_regular_file(status)) return io::write_file_atomically(path, page);
+  std::ofstream file(path);
+  file << page;
+  file.close();
+  require<IoError>(file.good(), "cannot write {}", path);
+}
+
 ExitCode print_traces(const std::vector<std::string>& paths, std::ostream& out) {
   require<ConfigError>(!paths.empty(), "mica-report traces takes the folders of runs or their trace-rank*.json, got none");
   for (const std::string& path : paths) {
@@ -153,7 +165,7 @@ ExitCode run_report(const std::vector<std::string>& arguments, std::ostream& out
     report["runs"].push_back(std::move(run));
   }
   const std::string page = page_with(report.dump(-1, ' ', false, Json::error_handler_t::replace));
-  io::write_file_atomically(command.out, page);
+  write_page(command.out, page);
   out << fmt::format("{}: {}, {}\n", command.out, num_runs == 1 ? "1 run" : fmt::format("{} runs", num_runs),
                      plan::format_bytes(static_cast<std::int64_t>(page.size())));
   return ExitCode::done;

@@ -172,6 +172,8 @@ TEST_F(Edge, TheTraceReportTakesARunsFolder) {
   const Finished seen = report(folder_ / "run");
   EXPECT_EQ(seen.status, 0) << seen.output;
   EXPECT_LT(seen.output.find("rank 0: "), seen.output.find("rank 1: "));
+  const std::string to_full_disk = "exec \"$0\" traces \"$1\" > /dev/full";
+  expect_refused(test::run({"/bin/bash", "-c", to_full_disk, program("mica-report"), folder_ / "run"}), 3, {"standard output"});
 }
 
 TEST_F(Edge, ARunsLossAndStepTimeAreDrawn) {

@@ -2,6 +2,7 @@
 // What mica-report makes of a run's files, by the data in its page.
 #include "mica/report/run_report.hpp"
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -169,6 +170,17 @@ TEST_F(Report, WhatDiffersBetweenConfigs) {
   std::ofstream(other / "config.resolved.cfg") << "[optim]\nlr = 0.002\n[train]\nsteps = 7\n";
   const json config = data_of(page({folder_.path(), other.path()}))["config"];
   EXPECT_EQ(config["rows"], json::array({json::array({"optim.lr", "0.001", "0.002"})}));
+}
+
+TEST_F(Report, ALinkIsWrittenThroughAndStays) {
+  add_step(1, 3);
+  std::ostringstream said;
+  std::ofstream(folder_ / "page.html") << "an earlier one";
+  std::filesystem::create_symlink("page.html", folder_ / "link.html");
+  EXPECT_EQ(run_report({folder_.path(), "--out=" + (folder_ / "link.html")}, said), ExitCode::done);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.html"));
+  EXPECT_THAT(io::read_file(folder_ / "page.html"), HasSubstr("</html>"));
+  EXPECT_THROW(run_report({folder_.path(), "--out=" + folder_.path()}, said), IoError);
 }
 
 TEST_F(Report, MistakesAreTold) {
