@@ -181,7 +181,13 @@ TEST_F(Generate, ARunWritesText) {
   ASSERT_THAT(lines_of(lines.output), SizeIs(2)) << lines.output;
   EXPECT_THAT(Json::parse(lines_of(lines.output)[1]).at("ids"), SizeIs(5));
   const Finished rated = generate({folder_ / "run", "--perplexity=" + text});
-  EXPECT_EQ(Json::parse(rated.output).at("bytes"), 400 * 9) << rated.output;
+  EXPECT_EQ(Json::parse(rated.output).at("bytes"), 400 * 9 - 1) << "of what is predicted\n" << rated.output;
+  const Finished two = generate({folder_ / "run", "--perplexity=" + write("two.txt", "ab")});
+  ASSERT_EQ(two.status, 0) << two.output;
+  const Json one_byte = Json::parse(two.output);
+  EXPECT_EQ(one_byte.at("tokens"), 1);
+  EXPECT_EQ(one_byte.at("bytes"), 1);
+  EXPECT_NEAR(one_byte.at("bits_per_byte").get<double>(), one_byte.at("nats_per_token").get<double>() / std::log(2.0), 1e-9);
 }
 
 /// One line, status 2, on one rank and on several.

@@ -179,7 +179,11 @@ void read_rated_text(const Reader& reader, const std::string& path, Inputs& inpu
     const std::string text = read_text("perplexity", path);
     reader.tokenizer(place).encode(text, inputs.text);
     inputs.text_bytes = std::ssize(text);
-    if (const Ids first = reader.first_token(); !first.empty()) inputs.before_text = first[0];
+    if (const Ids first = reader.first_token(); !first.empty()) {
+      inputs.before_text = first[0];
+    } else if (!inputs.text.empty()) {  // nothing predicts the first token
+      inputs.text_bytes -= std::ssize(reader.tokenizer(place).decode({inputs.text.data(), 1}));
+    }
   }
   reader.check_ids(place, inputs.text);
   require<ConfigError>(inputs.text.size() + (inputs.before_text ? 1 : 0) >= 2,

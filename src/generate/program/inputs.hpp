@@ -20,7 +20,7 @@ struct Inputs {
   std::vector<Question> questions;
   std::vector<std::int32_t> text;
   std::optional<std::int32_t> before_text;  ///< the token before the text that is rated
-  std::int64_t text_bytes = 0;              ///< 0: unknown, since the file holds tokens
+  std::int64_t text_bytes = 0;              ///< of the tokens that are predicted; 0: unknown, since the file holds tokens
 };
 
 struct FoundTokenizer {
