@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "mica/checkpoint/inspect.hpp"
@@ -11,12 +12,23 @@
 
 #include "program.hpp"
 
+namespace {
+
+/// Of the terminal; 0 if there is none.
+std::size_t columns() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace mica;
   return apps::run_program(argc, argv, {"mica-inspect", checkpoint::inspect_help, checkpoint::build_text}, [](const auto& arguments) {
     ExitCode code = ExitCode::done;
     if (std::ranges::find(arguments, "--follow") != arguments.end()) {
-      code = report::follow_run(report::followed_folder(arguments), std::cout, {.on_terminal = ::isatty(STDOUT_FILENO) != 0});
+      code = report::follow_run(report::followed_folder(arguments), std::cout,
+                                {.on_terminal = ::isatty(STDOUT_FILENO) != 0, .columns = columns});
     } else {
       std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
       code = checkpoint::run_inspect(arguments, std::cout, progress);

@@ -20,18 +20,21 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// Visits complete new lines of a growing file. Starts again at the beginning if the file was replaced by a shorter one (a resume drops
-/// rows).
+/// Visits complete new lines of a growing file.
 class GrowingFile {
  public:
   explicit GrowingFile(std::string path) : path_(std::move(path)) {}
 
-  template <class Visit>
-  void new_lines(const Visit& visit) {
+  /// Whether the file was replaced by a shorter one (a resume drops rows). Then new_lines() starts again at the beginning.
+  bool starts_again() {
     std::error_code error;
     const auto size = fs::file_size(path_, error);
-    if (error) return;
-    if (size < offset_) offset_ = 0;
+    if (error || size >= offset_) return false;
+    offset_ = 0;
+    return true;
+  }
+  template <class Visit>
+  void new_lines(const Visit& visit) {
     std::ifstream file(path_);
     file.seekg(static_cast<std::streamoff>(offset_));
     for (std::string line; std::getline(file, line) && !file.eof();) {  // a last line without a line end is still being written
@@ -53,8 +56,10 @@ class RunState {
     const std::string event = text_in(row, "event");
     if (event == "started") last_step_ = integer_in(row, "steps");
     if (event == "eval") val_ = fmt::format("  val {:.4f}", number_in(row, "val_loss"));
-    if (event == "resumed") step_ = integer_in(row, "from");
-    if (event == "rolled_back") step_ = integer_in(row, "step");
+    if (event == "resumed" || event == "rolled_back") {
+      step_ = integer_in(row, event == "resumed" ? "from" : "step");
+      ++num_returns_;
+    }
     if (event == "ranks") {
       const double max = number_in(row, "max_ms"), min = number_in(row, "min_ms"), median = number_in(row, "median_ms");
       // Small differences are noise.
@@ -77,10 +82,12 @@ class RunState {
                        waits_);
   }
   [[nodiscard]] std::int64_t step() const { return step_; }
+  /// How often the run went back to an earlier step.
+  [[nodiscard]] std::int64_t num_returns() const { return num_returns_; }
   [[nodiscard]] bool is_complete() const { return last_step_ > 0 && step_ >= last_step_; }
 
  private:
-  std::int64_t step_ = 0, last_step_ = 0;
+  std::int64_t step_ = 0, last_step_ = 0, num_returns_ = 0;
   double loss_ = 0, tokens_per_s_ = 0, step_ms_ = 0;
   std::string val_, waits_;
 };
@@ -110,7 +117,8 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
   Clock::time_point heard = Clock::now();
   const auto draw = [&](const std::string& text) {
     if (options.on_terminal) {
-      out << "\r\033[K" << text;
+      const std::size_t columns = options.columns ? options.columns() : 0;
+      out << "\r\033[K" << (columns > 1 ? text.substr(0, columns - 1) : text);  // only one row can be cleared
     } else {
       out << text << "\n";
     }
@@ -119,14 +127,19 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
   for (bool is_first = true;; is_first = false) {
     const std::string lock = lock_text(folder);  // before the rows, so that all rows of a job that has just ended are seen
     bool has_new_step = false;
+    const bool is_again = metrics.starts_again();
+    const std::int64_t seen_returns = state.num_returns();
+    if (is_again) state = {};
     metrics.new_lines([&](const std::string& line) {
       const auto row = nlohmann::json::parse(line, nullptr, false);
       if (!row.is_object()) return;
       const bool is_step = state.add(row);
-      if (is_step && !options.on_terminal && !is_first) draw(state.text());
+      // Of a file that is read again, only what comes after another return was not there before.
+      const bool is_new = !is_first && (!is_again || state.num_returns() > seen_returns);
+      if (is_step && is_new && !options.on_terminal) draw(state.text());
       has_new_step = has_new_step || is_step;
     });
-    if (is_first || (has_new_step && options.on_terminal)) draw(state.text());
+    if (is_first || ((has_new_step || is_again) && options.on_terminal)) draw(state.text());
     if (lock != seen_lock) heard = Clock::now();
     seen_lock = lock;
     std::string end;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@ namespace mica::report {
 
 struct FollowOptions {
   bool on_terminal = false;                  ///< redraw one line; else print a line for each step
+  std::function<std::size_t()> columns{};    ///< the terminal's width, to which the line is cut; 0 or empty: not known
   std::chrono::milliseconds interval{1000};  ///< between looks at the files
   std::chrono::seconds silent_after{60};     ///< without a heartbeat the job is assumed dead after this time
 };

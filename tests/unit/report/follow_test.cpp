@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -69,6 +70,54 @@ TEST_F(Follow, SaysALineAStepUntilTheJobIsGone) {
   std::filesystem::remove(folder_ / "run.lock");
   EXPECT_EQ(followed.get(), ExitCode::done);
   EXPECT_THAT(io::read_file(folder_ / "out.txt"), ::testing::AllOf(HasSubstr("step      2/3"), HasSubstr("the run is complete")));
+}
+
+// A rollback replaces the file by a shorter one. What is left of it was shown; an earlier resume in it is no news.
+TEST_F(Follow, ARollBackRepeatsNoLine) {
+  lock("beat 1");
+  const std::string started = R"({"event":"started","step":0,"steps":9})"
+                              "\n",
+                    resumed = R"({"event":"resumed","from":1,"checkpoint":"c","ranks":2})"
+                              "\n";
+  add(started);
+  add_step(1);
+  std::ofstream out(folder_ / "out.txt");
+  auto followed = std::async(std::launch::async, [&] { return follow_run(folder_.path(), out, {.interval = milliseconds(5)}); });
+  const auto count = [&](const std::string& text) {
+    const std::string shown = io::read_file(folder_ / "out.txt");
+    int times = 0;
+    for (std::size_t at = 0; (at = shown.find(text, at)) != std::string::npos; ++at) ++times;
+    return times;
+  };
+  const auto wait_for = [&](const std::string& text, int times) {
+    while (count(text) < times) {
+      ASSERT_EQ(followed.wait_for(milliseconds(5)), std::future_status::timeout) << "the job is there";
+    }
+  };
+  wait_for("step      1/9", 1);
+  add(resumed);
+  for (const int step : {2, 3, 4}) add_step(step);
+  wait_for("step      4/9", 1);
+  const std::string all = io::read_file(folder_ / "metrics.jsonl");
+  io::write_file_atomically(folder_ / "metrics.jsonl", all.substr(0, all.find(R"({"event":"step","step":3)")));
+  EXPECT_EQ(followed.wait_for(milliseconds(100)), std::future_status::timeout);
+  add(R"({"event":"rolled_back","step":2,"bad_step":4,"what":"loss is nan"})"
+      "\n");
+  for (const int step : {3, 4, 5}) add_step(step);
+  wait_for("step      5/9", 1);
+  std::filesystem::remove(folder_ / "run.lock");
+  EXPECT_EQ(followed.get(), ExitCode::done);
+  for (const int step : {1, 2}) EXPECT_EQ(count(fmt::format("step      {}/9", step)), 1) << step;
+  for (const int step : {3, 4}) EXPECT_EQ(count(fmt::format("step      {}/9", step)), 2) << step << ", which was done again";
+}
+
+TEST_F(Follow, ALineOnATerminalIsCutToItsWidth) {
+  add(R"({"event":"started","step":0,"steps":100})"
+      "\n");
+  add_step(40);
+  std::ostringstream out;
+  EXPECT_EQ(follow_run(folder_.path(), out, {.on_terminal = true, .columns = [] { return std::size_t{20}; }}), ExitCode::done);
+  EXPECT_THAT(out.str(), HasSubstr("\r\033[Kstep     40/100  lo\n"));
 }
 
 TEST_F(Follow, AJobThatIsSilentIsGone) {
