@@ -61,6 +61,14 @@ void remove_all(const std::string& path) {
   require<IoError>(!error, "{}: cannot be deleted: {}", path, error.message());
 }
 
+/// "step-00000500.old.tmp", or "step-00000500.2.old.tmp" if something that cannot be deleted has that name.
+std::string doomed_name(const std::string& path) {
+  std::error_code ignored;
+  std::string name = path + ".old.tmp";
+  for (int number = 2; fs::exists(fs::symlink_status(name, ignored)); ++number) name = fmt::format("{}.{}.old.tmp", path, number);
+  return name;
+}
+
 }  // namespace
 
 std::string checkpoints_folder(const std::string& run_folder) { return run_folder + "/checkpoints"; }
@@ -99,16 +107,22 @@ std::string resolve_checkpoint(const std::string& path) {
   throw ConfigError(fmt::format("{}: holds no checkpoint (no {} and no checkpoints/step-... inside)", path, kManifestName));
 }
 
-void remove_leftovers(const std::string& folder) {
+std::vector<std::string> remove_leftovers(const std::string& folder) {
+  std::vector<std::string> failures;
   for (const std::string& name : subfolders(folder)) {
     const auto replaced = replaced_step_of(name);
-    if (is_leftover(name) || (replaced && fs::exists(folder + "/" + step_folder_name(*replaced)))) remove_all(folder + "/" + name);
+    try {
+      if (is_leftover(name)) remove_all(folder + "/" + name);
+      if (replaced && fs::exists(folder + "/" + step_folder_name(*replaced))) remove_checkpoint(folder + "/" + name);
+    } catch (const IoError& error) {
+      failures.emplace_back(error.what());
+    }
   }
+  return failures;
 }
 
 void remove_checkpoint(const std::string& path) {
-  const std::string doomed = path + ".old.tmp";
-  remove_all(doomed);
+  const std::string doomed = doomed_name(path);
   std::error_code error;
   fs::rename(path, doomed, error);
   require<IoError>(!error, "{}: cannot be deleted: {}", path, error.message());

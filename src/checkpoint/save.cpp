@@ -62,12 +62,12 @@ class Saver {
       if (job_.is_in_run) {
         io::make_folder(folder_, kAdvice);
         io::fsync_directory(io::parent_directory(folder_));  // it may be new
-        remove_leftovers(folder_);
+        report_.notes = remove_leftovers(folder_);
       } else {
         io::check_new(final_);
       }
       check_space(shard_bytes);
-      io::make_folder(temporary_, kAdvice);
+      require<IoError>(io::make_folder(temporary_, kAdvice), "{}: an earlier attempt left it, and it cannot be deleted", temporary_);
       publication_.emplace(final_, temporary_);
       at("folder made");
       return std::string();
@@ -108,9 +108,17 @@ class Saver {
       const std::vector<Keepable> checkpoints = list_keepable(folder_, job_.header.step, options_.keep.best > 0);
       const std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, options_.keep);
       for (std::size_t i = 0; i < checkpoints.size(); ++i) {
-        if (reasons[i].empty()) remove_checkpoint(checkpoints[i].path);
+        if (reasons[i].empty()) delete_one(checkpoints[i].path);
       }
     } catch (const Error& e) {
+      report_.notes.push_back(e.what());
+    }
+  }
+
+  void delete_one(const std::string& checkpoint) {
+    try {
+      remove_checkpoint(checkpoint);
+    } catch (const IoError& e) {
       report_.notes.push_back(e.what());
     }
   }

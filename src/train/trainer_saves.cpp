@@ -102,7 +102,9 @@ void Trainer::save(std::int64_t step, SaveKind kind) {
 
 void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms) {
   metrics_->write_checkpoint(step, report.bytes, stall_ms, report.write_ms);
-  for (const std::string& note : report.notes) progress_->say(note);
+  for (const std::string& note : report.notes) {
+    if (told_notes_.insert(note).second) progress_->say(note);
+  }
   progress_->say(fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
                              config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
 }

@@ -35,9 +35,9 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 [[nodiscard]] std::string resolve_checkpoint(const std::string& path);
 
 /// Deletes what earlier jobs left unfinished: step-*.tmp, and step-*.replaced if the new one exists. Only for the job that owns
-/// the run's folder.
-void remove_leftovers(const std::string& folder);
-/// Deletes a checkpoint. It is first renamed to .old.tmp, so that no half-deleted one is visible.
+/// the run's folder. @returns what could not be deleted and why, a line each. @throws ConfigError if the folder cannot be read.
+[[nodiscard]] std::vector<std::string> remove_leftovers(const std::string& folder);
+/// Deletes a checkpoint. It is first renamed to .old.tmp, so that no half-deleted one is visible. @throws IoError
 void remove_checkpoint(const std::string& path);
 
 /// Creates RUN/checkpoints/set-aside-<N>, N being the first free number from 1, for checkpoints that are no longer part of the run

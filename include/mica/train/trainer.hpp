@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -185,7 +186,8 @@ class Trainer {
   std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
   std::int64_t last_done_ = 0;                                ///< last step done
   std::int64_t last_saved_ = -1;
-  bool last_has_optimizer_ = true;  ///< the checkpoint of last_saved_
+  std::set<std::string> told_notes_;  ///< of saves: what cannot be deleted is noted at each, and told once
+  bool last_has_optimizer_ = true;    ///< the checkpoint of last_saved_
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async
   std::atomic<bool> is_last_save_ = false;               ///< the save in progress is the last one; read by saver_'s thread

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the operating system can do to a save: kill it anywhere, a full disk, a folder that is read-only.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -333,6 +334,48 @@ TEST_F(FaultDeathTest, ABackgroundSaveIsTriedAgain) {
   const SharedFolder folder;
   EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return room_for_a_later_attempt(folder.path()); }), ::testing::ExitedWithCode(0),
               "");
+}
+
+bool is_told(const SaveReport& report, const std::string& text) {
+  return std::ranges::any_of(report.notes, [&](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
+/// Nobody, not even root, can delete a folder on which a disk is mounted.
+std::string undeletable_leftovers(const std::string& disk) {
+  const std::string run = disk + "/run";
+  const std::string checkpoints = run + "/checkpoints";
+  const auto hold = [&](const std::string& name) {
+    const std::string held = checkpoints + "/" + name + "/held";
+    fs::create_directories(held);
+    return ::mount("tmpfs", held.c_str(), "tmpfs", 0, "size=64k") == 0;
+  };
+  std::string problem;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    const SaveOptions one{.keep = 1};
+    model.save(run, 1, one);
+    if (!hold("step-00000001")) return void(problem = "cannot mount");
+    const std::string left = "step-00000001.old.tmp";
+    if (!is_told(model.save(run, 2, one), left)) problem = "the failed deletion is not told";
+    if (!is_told(model.save(run, 3, one), left)) problem = "what is left over is not told";
+    fs::rename(checkpoints + "/step-00000003", checkpoints + "/step-00000001");  // step 1 is deleted again, beside what is left of it
+    if (!is_told(model.save(run, 4, one), left)) problem = "what is left over is not told later";
+    if (std::distance(fs::directory_iterator(checkpoints), {}) != 2) problem = "more is left than what cannot be deleted";
+    if (::umount((checkpoints + "/" + left + "/held").c_str()) != 0) problem = "cannot unmount";
+    if (!model.save(run, 5, one).notes.empty()) problem = "there is a note on what could be deleted";
+    if (std::distance(fs::directory_iterator(checkpoints), {}) != 1) problem = "a leftover stays";
+    // Only this save's own folder must be free.
+    if (!hold("step-00000006.r0.tmp")) return void(problem = "cannot mount");
+    const std::string text = test::error_of<IoError>([&] { model.save(run, 6, one); });
+    if (text.find("step-00000006.r0.tmp: an earlier attempt left it") == std::string::npos) problem = "said: " + text;
+    model.save(run, 7, one);
+    if (newest_complete(run)->step != 7) problem = "step 7 was not saved";
+  });
+  return problem;
+}
+
+TEST_F(FaultDeathTest, WhatCannotBeDeletedIsToldAndEndsNoSave) {
+  const SharedFolder folder;
+  EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return undeletable_leftovers(folder.path()); }), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(FaultDeathTest, AReadOnlyFolderIsTheUsersToChange) {

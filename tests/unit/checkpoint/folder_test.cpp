@@ -20,6 +20,7 @@ namespace {
 using test::TemporaryFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 class Folders : public ::testing::Test {
@@ -50,12 +51,12 @@ TEST_F(Folders, AReplacedCheckpointCountsUntilTheNewOneIsThere) {
   make("step-00000003.replaced");
   make("step-00000003.1a2b3c4d.tmp");
   EXPECT_THAT(found(), ElementsAre("step-00000003.replaced"));
-  remove_leftovers(checkpoints_folder(folder_.path()));
+  EXPECT_THAT(remove_leftovers(checkpoints_folder(folder_.path())), IsEmpty());
   EXPECT_THAT(found(), ElementsAre("step-00000003.replaced"));
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints/step-00000003.1a2b3c4d.tmp"));
   make("step-00000003");
   EXPECT_THAT(found(), ElementsAre("step-00000003"));
-  remove_leftovers(checkpoints_folder(folder_.path()));
+  EXPECT_THAT(remove_leftovers(checkpoints_folder(folder_.path())), IsEmpty());
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints/step-00000003.replaced"));
 }
 
