@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include <unistd.h>
 
@@ -20,15 +21,15 @@ constexpr std::int64_t kMaxVocabOfU16 = 65536;
 }  // namespace
 
 TokenWriter::TokenWriter(const std::string& path, const Tokenizer& tokenizer)
-    : file_(path),
+    : spool_(path + ".spool.tmp"),
+      file_(path),
       tokenizer_(tokenizer),
       vocab_size_(tokenizer.vocab_size()),
-      token_bytes_(vocab_size_ <= kMaxVocabOfU16 ? 2 : 4),
-      spool_(io::RawFile::create(spool_path())) {
+      token_bytes_(vocab_size_ <= kMaxVocabOfU16 ? 2 : 4) {
   buffer_.reserve(kBufferBytes);
 }
 
-TokenWriter::~TokenWriter() { ::unlink(spool_path().c_str()); }
+TokenWriter::Spool::~Spool() { ::unlink(file.path().c_str()); }
 
 void TokenWriter::append(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) {
@@ -49,7 +50,7 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
 
 void TokenWriter::flush() {
   checksum_ = io::crc32c(buffer_.data(), static_cast<std::int64_t>(buffer_.size()), checksum_);
-  spool_.write_at(spooled_bytes_, buffer_.data(), static_cast<std::int64_t>(buffer_.size()));
+  spool_.file.write_at(spooled_bytes_, buffer_.data(), static_cast<std::int64_t>(buffer_.size()));
   spooled_bytes_ += static_cast<std::int64_t>(buffer_.size());
   buffer_.clear();
 }
@@ -60,12 +61,17 @@ void TokenWriter::finish() {
   {
     auto tokens = file.create_dataset(kTokensDataset, token_bytes_ == 2 ? io::FileType::u16 : io::FileType::u32, {num_tokens_});
     buffer_.resize(kBufferBytes);
+    std::uint32_t checksum = 0;
     const std::int64_t tokens_at_once = static_cast<std::int64_t>(kBufferBytes) / token_bytes_;
     for (std::int64_t begin = 0; begin < num_tokens_; begin += tokens_at_once) {
       const std::int64_t count = std::min(tokens_at_once, num_tokens_ - begin);
-      spool_.read_at(begin * token_bytes_, buffer_.data(), count * token_bytes_);
+      spool_.file.read_at(begin * token_bytes_, buffer_.data(), count * token_bytes_);
+      checksum = io::crc32c(buffer_.data(), count * token_bytes_, checksum);
       tokens.write_range(begin, count, buffer_.data());
     }
+    require<IoError>(checksum == checksum_,
+                     "{}: does not hold what was written to it: another program wrote it, or the disk is failing; start again",
+                     spool_.file.path());
   }
   for (const std::string object : {"/", kTokensDataset}) {  // readers look at the file's attributes or at the dataset's
     file.set_attribute(object, kVocabSizeAttribute, vocab_size_);
@@ -74,8 +80,8 @@ void TokenWriter::finish() {
     file.set_attribute(object, kTokensChecksumAttribute, std::int64_t{checksum_});
   }
   file.close();
-  spool_.close();
-  ::unlink(spool_path().c_str());
+  std::error_code ignored;
+  std::filesystem::resize_file(spool_.file.path(), 0, ignored);  // its room is free, its lock stays
 }
 
 }  // namespace mica::data

@@ -15,30 +15,35 @@
 namespace mica::data {
 
 /// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
-/// length at creation. Leaves nothing behind unless publish() was called.
+/// length at creation. Leaves nothing behind unless publish() was called. While it lives, another one for the same path is
+/// refused, in any process: the spool is locked.
 class TokenWriter {
  public:
+  /// @throws ConfigError if another one writes this path.
   TokenWriter(const std::string& path, const Tokenizer& tokenizer);
-  ~TokenWriter();
-  TokenWriter(const TokenWriter&) = delete;
-  TokenWriter& operator=(const TokenWriter&) = delete;
 
   void append(std::span<const std::int32_t> ids);
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
-  /// Writes the token file under a temporary name.
+  /// Writes the token file under a temporary name. @throws IoError also if the spool does not hold what was written.
   void finish();
   /// Gives the finished file its name.
   void publish() { file_.publish(); }
 
  private:
-  [[nodiscard]] std::string spool_path() const { return file_.path() + ".spool.tmp"; }
+  struct Spool {
+    explicit Spool(const std::string& path) : file(io::RawFile::create_locked(path)) {}
+    ~Spool();  // deletes the file, then unlocks it
+    Spool(const Spool&) = delete;
+    Spool& operator=(const Spool&) = delete;
+    io::RawFile file;
+  };
   void flush();
 
+  Spool spool_;  // first: whatever is deleted is deleted under its lock
   io::Publication file_;
   const Tokenizer& tokenizer_;
   std::int64_t vocab_size_;
   std::int64_t token_bytes_;
-  io::RawFile spool_;
   std::vector<std::byte> buffer_;
   std::int64_t num_tokens_ = 0;
   std::int64_t spooled_bytes_ = 0;

@@ -45,16 +45,20 @@ io::RawFile open_text(const std::string& path) {
   }
 }
 
-/// Sums the sizes and finds every unreadable file before any work is done.
-std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
-  require<ConfigError>(!options.files.empty(), "no input: name at least one text file");
-  require<ConfigError>(options.val_fraction >= 0 && options.val_fraction < 1,
-                       "--val-fraction={} was given, expected 0 (no validation file) or a number below 1, e.g. 0.1", options.val_fraction);
+void check_not_replaced(const TokenizeOptions& options) {
   for (const std::string& path : {train_path_of(options.out), val_path_of(options.out)}) {
     std::error_code none;
     require<ConfigError>(options.overwrite || !std::filesystem::exists(path, none),
                          "{}: exists already, and runs may depend on it: choose another --out, or replace it with --overwrite", path);
   }
+}
+
+/// Sums the sizes and finds every unreadable file before any work is done.
+std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
+  require<ConfigError>(!options.files.empty(), "no input: name at least one text file");
+  require<ConfigError>(options.val_fraction >= 0 && options.val_fraction < 1,
+                       "--val-fraction={} was given, expected 0 (no validation file) or a number below 1, e.g. 0.1", options.val_fraction);
+  check_not_replaced(options);
   std::vector<std::int64_t> sizes;
   std::int64_t total = 0;
   for (const std::string& path : options.files) total += sizes.emplace_back(open_text(path).file_bytes());
@@ -120,6 +124,7 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
   } catch (const IoError& error) {  // the folder is not writable: nothing was lost, and the user can choose another
     throw ConfigError(fmt::format("cannot write to the folder of --out={}: {}", options.out, error.what()));
   }
+  check_not_replaced(options);  // again: another program may have finished them before these writers locked them
 
   std::int64_t done = 0;
   const auto report = [&](std::int64_t bytes) {

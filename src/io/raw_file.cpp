@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -131,6 +132,19 @@ RawFile RawFile::open_for_reading(const std::string& path, Caching caching) { re
 RawFile RawFile::open_for_writing(const std::string& path, Caching caching) { return open(path, O_RDWR, caching); }
 
 RawFile RawFile::create(const std::string& path, Caching caching) { return open(path, O_RDWR | O_CREAT | O_TRUNC, caching); }
+
+RawFile RawFile::create_locked(const std::string& path) {
+  for (;;) {
+    RawFile file = open(path, O_RDWR | O_CREAT, Caching::page_cache);
+    const bool is_taken = ::flock(file.fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    require<ConfigError>(!is_taken, "{}: another program is writing it; wait until that has ended, or choose another name", path);
+    struct stat status {};
+    if (::fstat(file.fd_.get(), &status) != 0) throw IoError(io_error_text(path, "stat", errno));
+    if (status.st_nlink == 0) continue;  // its writer deleted it between the two calls
+    if (::ftruncate(file.fd_.get(), 0) != 0) throw IoError(io_error_text(path, "truncation", errno));
+    return file;
+  }
+}
 
 std::int64_t RawFile::file_bytes() const {
   struct stat status {};

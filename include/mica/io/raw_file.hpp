@@ -26,6 +26,9 @@ class RawFile {
   static RawFile open_for_writing(const std::string& path, Caching caching = Caching::page_cache);
   /// A new file, or an existing one made empty.
   static RawFile create(const std::string& path, Caching caching = Caching::page_cache);
+  /// As create(), and locked until it is closed or its process ends, where the file system has locks.
+  /// @throws ConfigError if somebody else holds the lock; nothing is changed then.
+  static RawFile create_locked(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::int64_t file_bytes() const;
