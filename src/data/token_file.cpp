@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
 #include "mica/io/crc32c.hpp"
@@ -143,6 +144,7 @@ TokenFile TokenFile::open(const std::string& path) {
     Layout layout = read_layout(mapping);
     return {std::move(mapping), std::move(layout)};
   } catch (const IoError& error) {  // a wrong path is the user's mistake, not a failure of the machine
+    if (::access(path.c_str(), R_OK) == 0) throw ConfigError(fmt::format("token file {}", error.what()));
     throw ConfigError(fmt::format("token file {}; check the path in data.train and data.val, or {}", error.what(), kMakeOne));
   } catch (const Hdf5Error& error) {
     throw ConfigError(fmt::format("token file {}; the file is damaged or not one of Mica's: copy or make it again", error.what()));

@@ -9,20 +9,19 @@
 #include <sys/stat.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/unique_fd.hpp"
 #include "mica/io/raw_file.hpp"
 
 namespace mica::io {
 
-MappedFile::MappedFile(UniqueFd fd, std::span<const std::byte> bytes, std::string path)
-    : fd_(std::move(fd)), bytes_(bytes), path_(std::move(path)) {}
-
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})), path_(std::move(other.path_)) {}
+    : bytes_(std::exchange(other.bytes_, {})), path_(std::move(other.path_)), device_(other.device_), inode_(other.inode_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
   std::swap(bytes_, other.bytes_);
   std::swap(path_, other.path_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   return *this;
 }
 
@@ -31,25 +30,32 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile MappedFile::open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw IoError(io_error_text(path, "open for reading", errno));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw IoError(io_error_text(path, "stat", errno));
   require<IoError>(S_ISREG(status.st_mode), "{}: is {}, expected a regular file", path,
                    S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");
-  std::span<const std::byte> bytes;
+  MappedFile file;
+  file.path_ = path;
+  file.device_ = status.st_dev;
+  file.inode_ = status.st_ino;
   if (status.st_size > 0) {
     const auto length = static_cast<std::size_t>(status.st_size);
     void* p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (p == MAP_FAILED) throw IoError(io_error_text(path, fmt::format("mapping of {} bytes", length), errno));
-    bytes = {static_cast<const std::byte*>(p), length};
+    file.bytes_ = {static_cast<const std::byte*>(p), length};
   }
-  return {std::move(fd), bytes, path};
+  return file;
 }
 
 void MappedFile::check_unchanged() const {
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw IoError(io_error_text(path_, "stat", errno));
+  if (::stat(path_.c_str(), &status) != 0) {
+    if (errno == ENOENT) return;
+    throw IoError(io_error_text(path_, "stat", errno));
+  }
+  if (status.st_dev != device_ || status.st_ino != inode_) return;
   require<IoError>(static_cast<std::uint64_t>(status.st_size) >= bytes_.size(),
                    "{}: the file shrank from {} to {} bytes while in use; do not write files that a run reads", path_, bytes_.size(),
                    status.st_size);

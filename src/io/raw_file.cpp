@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -89,6 +90,12 @@ void transfer_cached(const Request& request, int fd, typename Transfer::Pointer 
   }
 }
 
+std::string open_files_text(int error_number) {
+  rlimit limit{};
+  if (error_number != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
+  return fmt::format(" (this process may open {}); raise the limit with ulimit -n", limit.rlim_cur);
+}
+
 }  // namespace
 
 std::optional<std::int64_t> free_bytes(const std::string& folder) {
@@ -106,7 +113,8 @@ std::string full_disk_text(const std::string& path, int error_number) {
 }
 
 std::string io_error_text(const std::string& path, const std::string& attempt, int error_number) {
-  return fmt::format("{}: {} failed: {}{}", path, attempt, errno_text(error_number), full_disk_text(path, error_number));
+  return fmt::format("{}: {} failed: {}{}{}", path, attempt, errno_text(error_number), full_disk_text(path, error_number),
+                     open_files_text(error_number));
 }
 
 RawFile::RawFile(UniqueFd fd, UniqueFd direct_fd, std::string path)

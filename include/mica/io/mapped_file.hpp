@@ -6,13 +6,12 @@
 #include <span>
 #include <string>
 
-#include "mica/core/unique_fd.hpp"
-
 namespace mica::io {
 
-/// A file mapped into memory for reading. The mapping is shared with every process that maps the same file.
+/// A file mapped into memory for reading. The mapping is shared with every process that maps the same file. It takes no file
+/// descriptor, so that thousands can be open.
 /// The file must not shrink while it is mapped: touching a page past the end kills the process (SIGBUS). check_unchanged() may
-/// detect that earlier.
+/// detect that earlier. A file may be deleted, or replaced by another of its name: the mapping is still of the old one.
 class MappedFile {
  public:
   /// @throws IoError (missing, unreadable, not a regular file). An empty file gives an empty mapping.
@@ -23,14 +22,15 @@ class MappedFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  /// @throws IoError if the file has become shorter than the mapping.
+  /// @throws IoError if the file has become shorter than the mapping. Looks at the file of that name: says nothing if that is
+  /// another one by now.
   void check_unchanged() const;
 
  private:
-  MappedFile(UniqueFd fd, std::span<const std::byte> bytes, std::string path);
-  UniqueFd fd_;
+  MappedFile() = default;
   std::span<const std::byte> bytes_;
   std::string path_;
+  std::uint64_t device_ = 0, inode_ = 0;  // which file it is
 };
 
 }  // namespace mica::io

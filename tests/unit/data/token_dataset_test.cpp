@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/data/token_dataset.hpp"
 
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "mica/core/error.hpp"
 #include "mica/data/batch.hpp"
@@ -19,6 +22,7 @@ namespace {
 using namespace mica::test;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Files of the given lengths whose tokens count 0, 1, 2, ... across all of them.
 std::vector<std::string> counting_files(const TemporaryFolder& folder, const std::vector<std::int64_t>& lengths) {
@@ -52,6 +56,32 @@ TEST(TokenDataset, SequencesAreCutAsDocumentedAcrossFiles) {
       }
     }
   }
+}
+
+/// In a process of its own (a death test's), with few file descriptors.
+[[noreturn]] void open_with_few_descriptors(const std::vector<std::string>& paths, rlim_t most) {
+  const rlimit limit{most, most};
+  std::string problem = ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? "" : "cannot lower the limit";
+  try {
+    const auto dataset = TokenDataset::open({paths, 8, 65536});
+    std::vector<std::int32_t> inputs(8);
+    std::vector<std::int32_t> targets(8);
+    dataset.read_sequence(dataset.num_sequences() - 1, inputs, targets);
+  } catch (const std::exception& e) {
+    problem = e.what();
+  }
+  std::cerr << problem;
+  std::_Exit(problem.empty() ? 0 : 2);
+}
+
+TEST(TokenDatasetDeathTest, MoreFilesThanDescriptorsCanBeOpen) {
+  const TemporaryFolder folder;
+  std::vector<std::string> paths = counting_files(folder, std::vector<std::int64_t>(100, 10));
+  write_hdf5_tokens(folder / "last.h5", counting_tokens<std::uint32_t>(10));
+  paths.push_back(folder / "last.h5");
+  EXPECT_EXIT(open_with_few_descriptors(paths, 64), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(open_with_few_descriptors(paths, 0), ::testing::ExitedWithCode(2),
+              AllOf(HasSubstr("part-00.bin"), HasSubstr("may open 0"), HasSubstr("ulimit -n"), Not(HasSubstr("check the path"))));
 }
 
 TEST(TokenDataset, Globs) {

@@ -255,6 +255,14 @@ TEST(MappedFile, MapsAndNoticesAShrunkFile) {
   EXPECT_EQ(std::memcmp(moved.bytes().data(), "hello", 5), 0);
   std::filesystem::resize_file(path, 2);
   EXPECT_THAT(error_of<IoError>([&] { moved.check_unchanged(); }), HasSubstr("shrank"));
+  {  // another file under its name: the mapping is still of the old one
+    std::filesystem::rename(path, path + ".old");
+    moved.check_unchanged();
+    std::ofstream(path) << "x";
+    moved.check_unchanged();
+    std::filesystem::rename(path + ".old", path);
+    EXPECT_THROW(moved.check_unchanged(), IoError);
+  }
   std::filesystem::resize_file(path, 0);
   EXPECT_TRUE(MappedFile::open(path).bytes().empty());
   EXPECT_THAT(error_of<IoError>([&] { (void)MappedFile::open(folder.path()); }), HasSubstr("folder"));
