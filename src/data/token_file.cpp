@@ -64,7 +64,7 @@ TokenFile::Layout read_hdf5_layout(const io::MappedFile& file) {
                        "rewrite it with: h5repack -l CONTI -f NONE {} out.h5",
                        path, kTokensDataset, path);
   TokenFile::Layout layout{TokenFormat::hdf5, tokens.file_offset(), tokens.numel(), is_u16 ? 2 : 4, {}, {}, {}, {}};
-  require<ConfigError>(layout.offset_bytes >= 0 && layout.offset_bytes + tokens.bytes() <= size_of(file),
+  require<ConfigError>(layout.offset_bytes >= 0 && tokens.bytes() <= size_of(file) - layout.offset_bytes,
                        "{}: truncated: {} takes {} bytes from byte {} on, but the file has {}; copy or make it again", path, kTokensDataset,
                        tokens.bytes(), layout.offset_bytes, size_of(file));
   const auto attribute_holder = [&](const char* name) -> std::string {  // on the dataset, or on the file

@@ -23,6 +23,12 @@ std::int64_t product(std::span<const std::int64_t> values) {
   return result;
 }
 
+/// Whether an int64 holds the number of bytes: a damaged file may name any extents.
+bool is_countable(std::span<const hsize_t> dims, FileType type) {
+  std::int64_t bytes = std::max<std::int64_t>(file_type_bytes(type), 1);
+  return std::ranges::none_of(dims, [&](hsize_t dim) { return __builtin_mul_overflow(bytes, dim, &bytes); });
+}
+
 /// A dense dataspace for the memory side of a box.
 Hdf5Id memory_space(std::int64_t numel, const Hdf5Where& where) {
   const hsize_t n = static_cast<hsize_t>(numel);
@@ -92,6 +98,8 @@ Hdf5Dataset::Hdf5Dataset(Hdf5Id id, std::string path, std::string name)
   if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) dims_ = {0};
   const Hdf5Id type = own(H5Dget_type(id_.get()), "H5Dget_type", where);
   type_ = detail::identify_type(type.get(), where);
+  require<Hdf5Error>(is_countable(dims, type_), "{}: '{}' has the extents [{}], more than any file holds: the file is damaged", path_,
+                     name_, fmt::join(dims, ", "));
 }
 
 DType Hdf5Dataset::dtype() const {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/atomic_file.hpp"
 
 #include "data_files.hpp"
 #include "support/temporary_folder.hpp"
@@ -18,6 +19,7 @@ namespace {
 
 using namespace mica::test;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 std::vector<std::int32_t> read_all(const TokenFile& file) {
@@ -188,6 +190,26 @@ TEST(TokenFile, AnHdf5FileThatLiesAboutItsEndIsRefused) {
   file.seekp(kEndOfFileAddress).write(reinterpret_cast<const char*>(&end), sizeof end);
   file.close();
   EXPECT_THAT(error_of_opening(path), HasSubstr("truncated: /tokens takes 400000 bytes"));
+}
+
+// A flipped bit makes 2^62 tokens of 4 bytes each, which are 0 bytes modulo 2^64.
+TEST(TokenFile, AnHdf5FileWithADamagedExtentIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "extent.h5";
+  write_text(folder / "make.py",
+             "import h5py, numpy as np, sys\n"
+             "f = h5py.File(sys.argv[1], 'w', libver=('earliest', 'v108')); f['tokens'] = np.zeros(12345, dtype=np.uint32)\n");
+  ASSERT_EQ(std::system(fmt::format("/usr/bin/python3 {} {}", folder / "make.py", path).c_str()), 0);
+  const std::string whole = io::read_file(path);
+  const std::uint64_t extent = 12345;
+  const std::size_t at = whole.find(std::string(reinterpret_cast<const char*>(&extent), sizeof extent));
+  ASSERT_NE(at, std::string::npos);
+  for (const int bit : {16, 40, 61, 62}) {
+    std::string damaged = whole;
+    damaged[at + static_cast<std::size_t>(bit) / 8] ^= static_cast<char>(1 << bit % 8);
+    write_text(path, damaged);
+    EXPECT_THAT(error_of_opening(path), AnyOf(HasSubstr("truncated: /tokens takes"), HasSubstr("more than any file holds"))) << bit;
+  }
 }
 
 /// Token files that others made with h5py: compressed ones are refused with the command that helps, contiguous ones
