@@ -98,6 +98,10 @@ std::optional<CheckpointPath> newest_complete(const std::string& run_folder) {
 std::string resolve_checkpoint(const std::string& path) {
   std::error_code error;
   require<ConfigError>(fs::is_directory(path, error), "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...)", path);
+  require<ConfigError>(!is_leftover(fs::canonical(path, error).filename().string()),
+                       "{}: no complete checkpoint: its job died while it wrote or deleted it, and the next save deletes it; name another "
+                       "one, or rename it to step-... if mica-inspect verify finds it sound then",
+                       path);
   if (fs::exists(path + "/" + std::string(kManifestName), error)) return path;
   if (step_of(fs::path(path).lexically_normal().filename().string())) return path;  // without a manifest: damaged
   for (const std::string& folder : {checkpoints_folder(path), path}) {

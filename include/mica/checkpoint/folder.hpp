@@ -31,7 +31,7 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 [[nodiscard]] std::optional<CheckpointPath> newest_complete(const std::string& run_folder);
 
 /// Resolves a user's path: a checkpoint, or the newest one of a run's folder or of a folder of checkpoints.
-/// @throws ConfigError if there is none.
+/// @throws ConfigError if there is none, or for step-*.tmp, even if it looks complete: the next save deletes it.
 [[nodiscard]] std::string resolve_checkpoint(const std::string& path);
 
 /// Deletes what earlier jobs left unfinished: step-*.tmp, and step-*.replaced if the new one exists. Only for the job that owns

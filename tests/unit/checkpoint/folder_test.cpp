@@ -3,6 +3,7 @@
 #include "mica/checkpoint/folder.hpp"
 
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,6 +19,7 @@ namespace mica::checkpoint {
 namespace {
 
 using test::TemporaryFolder;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -44,6 +46,14 @@ TEST_F(Folders, CheckpointsAreFoundInTheOrderOfTheirSteps) {
   EXPECT_THAT(resolve_checkpoint(checkpoints_folder(folder_.path())), HasSubstr("/step-00000010"));
   EXPECT_THAT(resolve_checkpoint(folder_ / "checkpoints/step-00000002"), HasSubstr("/step-00000002"));
   EXPECT_THROW((void)resolve_checkpoint(folder_ / "checkpoints/set-aside-1"), ConfigError);
+  // A save that died just before the last rename, or a deletion that did after its own: complete, but not for long.
+  const std::string leftover = checkpoints_folder(folder_.path()) + "/step-00000004.1a2b3c4d.tmp";
+  std::ofstream(leftover + "/manifest.json") << "{}";
+  fs::create_directory_symlink(leftover, folder_ / "link");
+  for (const std::string& path : {leftover, leftover + "/", folder_ / "link"}) {
+    EXPECT_THAT(test::error_of<ConfigError>([&] { (void)resolve_checkpoint(path); }),
+                AllOf(HasSubstr(path), HasSubstr("no complete checkpoint"), HasSubstr("rename it")));
+  }
 }
 
 // A save that dies between two renames leaves the earlier checkpoint of its step under another name.
