@@ -122,7 +122,7 @@ std::string next_good_checkpoint(const std::string& checkpoint_folder) {
   const std::string folder = io::parent_directory(checkpoint_folder);
   std::vector<CheckpointPath> all = list_checkpoints(folder);
   const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
-  const auto self = std::ranges::find_if(all, [&](const CheckpointPath& f) { return step_folder_name(f.step) == name; });
+  const auto self = std::ranges::find_if(all, [&](const CheckpointPath& f) { return fs::path(f.path).filename() == name; });
   if (self == all.end()) return "";
   all.erase(self, all.end());
   for (const CheckpointPath& earlier : std::views::reverse(all)) {

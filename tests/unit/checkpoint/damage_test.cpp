@@ -185,6 +185,11 @@ TEST(Damage, TheNextGoodCheckpointIsNamed) {
     EXPECT_EQ(newest->step, 40);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(newest->path); }),
                 AllOf(HasSubstr("manifest is missing"), HasSubstr("the next good one is " + checkpoints + "/step-00000020")));
+    // Of a step whose replacement a job did not finish.
+    fs::rename(checkpoints + "/step-00000030", checkpoints + "/step-00000030.replaced");
+    fs::remove(checkpoints + "/step-00000030.replaced/manifest.json");
+    EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000030.replaced"); }),
+                HasSubstr("the next good one is " + checkpoints + "/step-00000020"));
     const Manifest manifest = read_manifest(checkpoints + "/step-00000010");
     fs::remove(checkpoints + "/step-00000010/" + manifest.files[0].name);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000010/"); }),
