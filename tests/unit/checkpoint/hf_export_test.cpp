@@ -104,6 +104,17 @@ TEST(HfExport, IsVerifiedByItsChecksums) {
     io::write_file_atomically(entry.path(), sound);
   }
   EXPECT_EQ(num_files, 6);  // four files of tensors, their index, config.json
+  // A list that was cut off at the end of a line names what it lacks.
+  const std::string list = io::read_file(folder / "out/checksums.crc32c");
+  int num_cuts = 0;
+  for (std::size_t end = 0; end < list.size(); end = list.find('\n', end) + 1) {
+    io::write_file_atomically(folder / "out/checksums.crc32c", list.substr(0, end));
+    EXPECT_EQ(verify_out().first, ExitCode::differs) << list.substr(0, end);
+    EXPECT_THAT(verify_out().second, HasSubstr(end == 0 ? "lists no files" : "out/config.json: has no line in"));
+    ++num_cuts;
+  }
+  EXPECT_EQ(num_cuts, 6);
+  io::write_file_atomically(folder / "out/checksums.crc32c", list);
   fs::remove(folder / "out/config.json");
   EXPECT_THAT(verify_out().second, AllOf(HasSubstr("out/config.json"), HasSubstr("DAMAGED in 1 place")));
 }
