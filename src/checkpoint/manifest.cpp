@@ -7,6 +7,26 @@
 #include "mica/io/atomic_file.hpp"
 
 namespace mica::checkpoint {
+namespace {
+
+std::string manifest_path(const std::string& checkpoint_folder) { return checkpoint_folder + "/" + std::string(kManifestName); }
+
+/// The text of a folder's manifest.
+std::string manifest_of(const std::string& checkpoint_folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  require<CheckpointError>(fs::is_directory(checkpoint_folder, error),
+                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)", checkpoint_folder);
+  const std::string path = manifest_path(checkpoint_folder);
+  require<DamagedCheckpointError>(fs::exists(path, error), "{}: the manifest is missing, so this is no complete checkpoint", path);
+  try {
+    return io::read_file(path);
+  } catch (const IoError& e) {
+    throw DamagedCheckpointError(e.what());
+  }
+}
+
+}  // namespace
 
 std::int64_t Manifest::total_bytes() const {
   std::int64_t bytes = 0;
@@ -39,26 +59,18 @@ std::int64_t Manifest::num_parameters() const {
 std::string Manifest::folder_name() const { return fmt::format("step-{:08}", step); }
 
 void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest) {
-  const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
+  const std::string path = manifest_path(checkpoint_folder);
   const std::string text = manifest_text(manifest);
   (void)parse_manifest(text, path);  // never publish a manifest that loading would refuse
   io::write_file_atomically(path, text);
 }
 
 Manifest read_manifest(const std::string& checkpoint_folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  require<CheckpointError>(fs::is_directory(checkpoint_folder, error),
-                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)", checkpoint_folder);
-  const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
-  require<DamagedCheckpointError>(fs::exists(path, error), "{}: the manifest is missing, so this is no complete checkpoint", path);
-  std::string text;
-  try {
-    text = io::read_file(path);
-  } catch (const IoError& e) {
-    throw DamagedCheckpointError(e.what());
-  }
-  return parse_manifest(text, path);
+  return parse_manifest(manifest_of(checkpoint_folder), manifest_path(checkpoint_folder));
+}
+
+Manifest read_manifest_header(const std::string& checkpoint_folder) {
+  return parse_manifest_header(manifest_of(checkpoint_folder), manifest_path(checkpoint_folder));
 }
 
 }  // namespace mica::checkpoint

@@ -24,10 +24,10 @@ std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int mos
   return found;
 }
 
-/// The manifest, or an empty one if it cannot be read.
+/// The manifest without its files, or an empty one if it cannot be read.
 Manifest readable_part_of(const std::string& checkpoint_folder) {
   try {
-    return read_manifest(checkpoint_folder);
+    return read_manifest_header(checkpoint_folder);
   } catch (const CheckpointError&) {
     return {};
   }

@@ -159,6 +159,8 @@ struct Manifest {
 [[nodiscard]] Manifest parse_manifest_header(std::string_view text, const std::string& path);
 /// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
 [[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
+/// The same without files and index: for callers that read no tensors.
+[[nodiscard]] Manifest read_manifest_header(const std::string& checkpoint_folder);
 
 /// Writes and fsyncs the manifest of an otherwise complete checkpoint. @throws IoError, CheckpointError (a manifest that
 /// could not be read back).

@@ -13,6 +13,9 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/crc32c.hpp"
 
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
@@ -119,6 +122,24 @@ TEST(Retention, WhatNoRuleKeepsIsSaid) {
   std::ostringstream text;
   (void)run_inspect({folder.path()}, text, nullptr);
   EXPECT_THAT(text.str(), HasSubstr("kept        step 3: no rule; the next save deletes it\n            step 4: the newest\n"));
+}
+
+// Files are most of a large manifest, and do not matter here: an entry that a reader of tensors refuses goes unnoticed.
+TEST(Retention, LossesAreReadWithoutTheFiles) {
+  const TemporaryFolder folder;
+  save_steps(folder.path(), {{1, 0.25}}, {0});
+  const std::string path = folder / "checkpoints/step-00000001/manifest.json";
+  nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(io::read_file(path));
+  manifest.erase("manifest_crc32c");
+  manifest["files"][0]["bytes"] = -1;
+  std::string text = manifest.dump(1);
+  text.resize(text.size() - 2);
+  const std::uint32_t crc = io::crc32c(text.data(), std::ssize(text));
+  io::write_file_atomically(path, fmt::format("{},\n \"manifest_crc32c\": \"{:08x}\"\n}}\n", text, crc));
+  EXPECT_THAT(test::error_of<CheckpointError>([&] { (void)read_manifest(folder / "checkpoints/step-00000001"); }), HasSubstr("bytes"));
+  const std::vector<Keepable> found = list_keepable(folder / "checkpoints", 1, true);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].val_loss, 0.25);
 }
 
 TEST(Retention, ADamagedCheckpointIsNeverTheBest) {
