@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = EmergencySaver::Clock;
 
-constexpr std::chrono::milliseconds kPoll{20};
+constexpr std::chrono::milliseconds kPoll{20}, kSlowestPoll{1000};
 /// Limit for the slowest rank to write its file.
 constexpr std::chrono::minutes kMostWriting{10};
 constexpr std::string_view kClaim = "claim-", kPart = "part-";
@@ -46,11 +46,12 @@ bool exists(const std::string& path) {
   return fs::exists(path, none);
 }
 
+/// Looks ever less often: on many nodes, looks at a file that is not there are what slows the writers' file system down.
 void wait_until(const std::function<bool()>& is_done) {
   const auto deadline = Clock::now() + kMostWriting;
-  while (!is_done()) {
+  for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, kSlowestPoll)) {
     require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(pause);
   }
 }
 
