@@ -93,6 +93,10 @@ def main():
         named = re.search(pattern, (ROOT / path).read_text(), re.M)
         if not named or named[1] != version:
             errors.append(f"{path} names version {named[1] if named else 'none'}, CMakeLists.txt {version}")
+    for path in ("docs/install.md", "docs/library.md", "examples/classifier/CMakeLists.txt", "tests/consumer/CMakeLists.txt"):
+        wanted = re.search(r"find_package\(mica ([\d.]+)", (ROOT / path).read_text())
+        if not wanted or not version.startswith(wanted[1] + "."):
+            errors.append(f"{path} looks for another version of mica than {version}")
 
     for error in errors:
         print("packaging check:", error)

@@ -12,7 +12,7 @@ namespace {
 TEST(Version, IsCMakesWithTheCommit) {
   EXPECT_EQ(version(), "0.2.0");
   const std::string full(full_version());
-  EXPECT_TRUE(std::regex_match(full, std::regex(R"(0\.1\.0 \(commit ([0-9a-f]{8,}(, modified)?|unknown)\))"))) << full;
+  EXPECT_TRUE(std::regex_match(full, std::regex(R"(0\.2\.0 \(commit ([0-9a-f]{8,}(, modified)?|unknown)\))"))) << full;
 }
 
 }  // namespace
