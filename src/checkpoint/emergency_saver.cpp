@@ -46,10 +46,11 @@ bool exists(const std::string& path) {
   return fs::exists(path, none);
 }
 
-/// Looks ever less often: on many nodes, looks at a file that is not there are what slows the writers' file system down.
-void wait_until(const std::function<bool()>& is_done) {
+/// Looks ever less often, up to every `slowest`: on many nodes, looks at a file that is not there are what slows the writers' file system
+/// down.
+void wait_until(const std::function<bool()>& is_done, std::chrono::milliseconds slowest) {
   const auto deadline = Clock::now() + kMostWriting;
-  for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, kSlowestPoll)) {
+  for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, slowest)) {
     require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
     std::this_thread::sleep_for(pause);
   }
@@ -151,10 +152,11 @@ SaveReport EmergencySaver::save() {
     if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
       if (is_mine && job_->contents.shard_rank == 0) {
-        wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); });
+        // One rank of all waits here, and the launcher may leave it a second.
+        wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); }, kPoll);
         if (!has_checkpoint(done.step)) complete(done, report);
       } else {
-        wait_until([&] { return has_checkpoint(done.step); });
+        wait_until([&] { return has_checkpoint(done.step); }, kSlowestPoll);
       }
       if (!exists(report.path)) report.path = folder_of(++report.step);
       report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();

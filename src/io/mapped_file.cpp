@@ -51,10 +51,7 @@ MappedFile MappedFile::open(const std::string& path) {
 
 void MappedFile::check_unchanged() const {
   struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0) {
-    if (errno == ENOENT) return;
-    throw IoError(io_error_text(path_, "stat", errno));
-  }
+  if (::stat(path_.c_str(), &status) != 0) return;
   if (status.st_dev != device_ || status.st_ino != inode_) return;
   require<IoError>(static_cast<std::uint64_t>(status.st_size) >= bytes_.size(),
                    "{}: the file shrank from {} to {} bytes while in use; do not write files that a run reads", path_, bytes_.size(),

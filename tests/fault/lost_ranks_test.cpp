@@ -16,7 +16,6 @@ namespace mica::test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -166,27 +165,6 @@ TEST_F(LostRanks, OnOtherRanksTheGlobalBatchIsKeptWithASmallerMicroBatch) {
   const Finished resumed = test::run(command("batch", 4, with(batch, "--train.global_batch=0")));
   EXPECT_EQ(resumed.status, 0) << resumed.output;
   EXPECT_THAT(resumed.output, HasSubstr("does not fit the checkpoint's 24 sequences a step on 4 ranks: this launch takes 3"));
-}
-
-// Replicas that accumulate gradients for longer than a lost rank is waited for.
-TEST_F(LostRanks, ALongTimeWithoutCollectivesIsNoLoss) {
-  const auto steps_of = [&](const std::string& name, int sequences, const std::string& last) {
-    return command(name, 2,
-                   {"--fsdp.strategy=no_shard", "--train.gradient_sync=no_sync", "--train.deterministic=false", "--train.micro_batch=100",
-                    "--train.global_batch=" + std::to_string(sequences), "--train.steps=" + last});
-  };
-  constexpr int kProbed = 2000;
-  ASSERT_EQ(test::run(steps_of("probe", kProbed, "2")).status, 0);
-  const std::string metrics = read_text(run_folder("probe") + "/metrics.jsonl"), key = "\"step_ms\":";
-  const double step_ms = std::stod(metrics.substr(metrics.rfind(key) + key.size()));
-  Child child(steps_of("long", 200 * static_cast<int>(1 + 6000 / step_ms * kProbed / 200), "1000"));
-  const std::vector<pid_t> ranks = child.ranks(2);
-  ASSERT_EQ(ranks.size(), 2u);
-  ASSERT_TRUE(child.wait_for("step      1/")) << child.wait(1).output;
-  for (const pid_t pid : ranks) ::kill(pid, SIGTERM);
-  const Finished stopped = child.wait(120);
-  EXPECT_EQ(stopped.status, 75) << stopped.output;
-  EXPECT_THAT(stopped.output, AllOf(HasSubstr("stopped after step 2"), Not(HasSubstr("the remaining ranks"))));
 }
 
 TEST_F(LostRanks, TheStartSaysWhereLostRanksCostSteps) {

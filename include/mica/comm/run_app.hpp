@@ -30,7 +30,8 @@ struct App {
 /// [Note: the end of a job] An error is printed once for the whole job, as one line "mica: error: ...", and every rank exits with
 /// the status of its type (ExitCode). After an error that all ranks share ([Note: agreement]) MPI is finalized. So it is if all
 /// ranks throw errors of their own within a second: all have left `body`, and the lowest rank's error is printed. Any other
-/// error aborts the job at once (MPI_Abort), because the other ranks wait for this one; its line names the rank.
+/// error aborts the job at once (MPI_Abort), because the other ranks wait for this one; its line names the rank. Ranks that have
+/// left `body` wait for the others in a barrier, for no longer than the watchdog's timeout.
 /// @code
 ///   mica::ExitCode train(mica::App& app) { ... return mica::ExitCode::done; }
 ///   int main(int argc, char** argv) { return mica::run_app(argc, argv, train); }

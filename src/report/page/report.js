@@ -357,7 +357,7 @@
       else return;
       event.preventDefault();
     });
-    box.append(key([["task", "var(--task)"], ["wait for another stream", "var(--wait)"], ["collective, mostly hidden", "var(--hidden)"], ["collective, mostly exposed", "var(--collective)"], ["forward, backward", "var(--range)"]]));
+    box.append(key([["task", "var(--task)"], ["wait for another stream", "var(--wait)"], ["collective, mostly hidden", "var(--hidden)"], ["collective, mostly exposed", "var(--collective)"], ["forward, backward, recomputation", "var(--range)"]]));
     const tables = element("div", {class: "scroll"});
     if (line.costly.length) {
       tables.append(element("h3", {}, "Waits of the compute stream and collectives of this step, the most exposed first"), table(["name", "times", "bytes", "took", "exposed"],
