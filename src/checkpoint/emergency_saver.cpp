@@ -180,7 +180,8 @@ bool EmergencySaver::claim(std::int64_t step) {
   io::make_folder(claims_of(step));
   const std::string path = claims_of(step) + "/" + numbered(kClaim, job_->contents.shard_rank);
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  require<IoError>(fd || errno == EEXIST, "{}", io::io_error_text(path, "creation", errno));
+  // ENOENT: others have completed the checkpoint meanwhile, and deleted the claims.
+  require<IoError>(fd || errno == EEXIST || errno == ENOENT, "{}", io::io_error_text(path, "creation", errno));
   if (fd) claimed_.insert(step);
   return static_cast<bool>(fd);
 }

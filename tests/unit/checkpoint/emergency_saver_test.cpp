@@ -215,13 +215,12 @@ TEST(EmergencySaver, ACheckpointThatOthersCompletedEndsTheWait) {
     TrainedRank trained(std::move(world), folder.path());
     trained.update(5);
     if (rank != 0) return;
-    std::thread others([&] {
+    const std::jthread others([&] {  // also between the making of the folder and of the claim in it
       while (!fs::exists(claims)) std::this_thread::yield();
       fs::create_directory(saved);
       fs::remove_all(claims);
     });
     EXPECT_EQ(trained.saver->save().path, saved);
-    others.join();
   });
 }
 
