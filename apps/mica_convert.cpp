@@ -14,9 +14,6 @@ int main(int argc, char** argv) {
   using namespace mica;
   return apps::run_program(argc, argv, {"mica-convert", checkpoint::convert_help, checkpoint::build_text}, [](const auto& arguments) {
     std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
-    const ExitCode code = checkpoint::run_convert(arguments, std::cout, progress);
-    std::cout.flush();
-    require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
-    return code;
+    return checkpoint::run_convert(arguments, std::cout, progress);
   });
 }

@@ -25,16 +25,11 @@ std::size_t columns() {
 int main(int argc, char** argv) {
   using namespace mica;
   return apps::run_program(argc, argv, {"mica-inspect", checkpoint::inspect_help, checkpoint::build_text}, [](const auto& arguments) {
-    ExitCode code = ExitCode::done;
     if (std::ranges::find(arguments, "--follow") != arguments.end()) {
-      code = report::follow_run(report::followed_folder(arguments), std::cout,
+      return report::follow_run(report::followed_folder(arguments), std::cout,
                                 {.on_terminal = ::isatty(STDOUT_FILENO) != 0, .columns = columns});
-    } else {
-      std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
-      code = checkpoint::run_inspect(arguments, std::cout, progress);
     }
-    std::cout.flush();
-    require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
-    return code;
+    std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
+    return checkpoint::run_inspect(arguments, std::cout, progress);
   });
 }

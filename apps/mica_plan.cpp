@@ -10,10 +10,6 @@
 
 int main(int argc, char** argv) {
   using namespace mica;
-  return apps::run_program(argc, argv, {"mica-plan", train::plan_help, train::build_text}, [](const auto& arguments) {
-    const ExitCode code = train::run_plan(arguments, std::cout);
-    std::cout.flush();
-    require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
-    return code;
-  });
+  return apps::run_program(argc, argv, {"mica-plan", train::plan_help, train::build_text},
+                           [](const auto& arguments) { return train::run_plan(arguments, std::cout); });
 }

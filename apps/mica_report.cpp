@@ -9,10 +9,6 @@
 
 int main(int argc, char** argv) {
   using namespace mica;
-  return apps::run_program(argc, argv, {"mica-report", report::report_help, report::report_build_text}, [](const auto& arguments) {
-    const ExitCode code = report::run_report(arguments, std::cout);
-    std::cout.flush();
-    require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
-    return code;
-  });
+  return apps::run_program(argc, argv, {"mica-report", report::report_help, report::report_build_text},
+                           [](const auto& arguments) { return report::run_report(arguments, std::cout); });
 }

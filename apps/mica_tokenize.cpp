@@ -113,8 +113,6 @@ mica::ExitCode run(const std::vector<std::string>& arguments) {
   const auto tokenizer = mica::data::make_tokenizer(command.vocab);
   if (!command.is_quiet && ::isatty(STDERR_FILENO) != 0) command.tokenize.progress = show_progress;
   print_result(mica::data::tokenize_files(*tokenizer, command.tokenize), *tokenizer);
-  std::cout.flush();
-  mica::require<mica::IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
   return mica::ExitCode::done;
 }
 

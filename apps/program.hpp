@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,7 +52,8 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     const std::string text = answer(arguments, about);
     if (!text.empty() && is_first_process()) std::fputs(text.c_str(), stdout);
     const int code = text.empty() ? static_cast<int>(body(arguments)) : 0;
-    require<IoError>(std::fflush(stdout) == 0, "cannot write to standard output (disk full, or its reader is gone)");
+    std::cout.flush();
+    require<IoError>(std::cout && std::fflush(stdout) == 0, "cannot write to standard output (disk full, or its reader is gone)");
     return code;
   } catch (const Error& error) {
     std::fprintf(stderr, "mica: error: %s\n", error.what());
