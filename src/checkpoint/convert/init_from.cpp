@@ -20,7 +20,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Approximate number of bytes that a rank sends at a time.
+/// Most bytes of a broadcast.
 constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20;
 
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
@@ -49,14 +49,9 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
                        left.empty() ? "" : left.begin()->first);
 }
 
-/// The ranks of the HostComm that hold the same pieces of a unit as this one, including itself.
-std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, const std::vector<int>& mesh_ranks) {
-  std::vector<int> ranks;
-  for (std::size_t r = 0; r < mesh_ranks.size(); ++r) {
-    const bool is_alike = mesh.geometry().shard_rank(mesh_ranks[r]) == mesh.shard_rank();
-    if (is_alike || unit.layout().shard_size() == 1) ranks.push_back(static_cast<int>(r));
-  }
-  return ranks;
+/// The ranks that hold the same pieces of a unit.
+ProcessGroup& sharers_of(const fsdp::UnitStorage& unit, Mesh& mesh) {
+  return unit.shard_size() == 1 ? mesh.world() : mesh.replicate();
 }
 
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
@@ -75,21 +70,18 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
   if (!host.empty()) pool.copy(master.data, host.data(), master.bytes());
 }
 
-/// Sends a unit's shard from the rank that has read it to its sharers. @collective over all ranks, which all have as many sharers.
-void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool, const HostComm& comm) {
-  const std::int64_t part = kBroadcastBytes / std::ssize(sharers);
-  for (std::int64_t at = 0; sharers.size() > 1 && at < master.bytes(); at += part) {
-    const std::int64_t bytes = std::min(part, master.bytes() - at);
-    std::byte* here = static_cast<std::byte*>(master.data) + at;
-    std::vector<std::string> to_each(static_cast<std::size_t>(comm.num_ranks()));
-    for (const int rank : sharers) {
-      if (comm.rank() != reader || rank == reader) continue;
-      std::string& text = to_each[static_cast<std::size_t>(rank)];
-      text.resize(static_cast<std::size_t>(bytes));
-      pool.copy(text.data(), here, bytes);
-    }
-    const std::vector<std::string> received = comm.exchange_strings(to_each);
-    if (comm.rank() != reader) pool.copy(here, received[static_cast<std::size_t>(reader)].data(), bytes);
+/// Sends a unit's shard from the rank of `sharers` that has read it to the others. @collective over `sharers`
+void send_to_sharers(TensorView master, int reader, ProcessGroup& sharers, fsdp::DeviceMesh& device_mesh) {
+  if (sharers.num_ranks() == 1) return;
+  Stream& compute = device_mesh.compute();
+  const TensorView shard{master.data, Shape{master.bytes()}, DType::u8};
+  const Buffer buffer = device_mesh.pool().allocate(std::min(kBroadcastBytes, shard.bytes()), MemoryRole::communication, compute);
+  for (std::int64_t at = 0; at < shard.bytes(); at += kBroadcastBytes) {
+    const TensorView part = shard.slice(at, std::min(kBroadcastBytes, shard.bytes() - at));
+    const TensorView message{buffer.data(), part.shape, part.dtype};
+    if (sharers.rank() == reader) device_mesh.kernels().copy(compute, part, message);
+    sharers.broadcast(compute, "init_from", message, reader);
+    if (sharers.rank() != reader) device_mesh.kernels().copy(compute, message, part);
   }
 }
 
@@ -144,25 +136,21 @@ InitReport report_of(const OpenedModel& opened) {
 InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                              const HostComm& comm) {
   const OpenedModel opened = share_hf_folder(path, comm);
-  const std::vector<int> mesh_ranks = check_on_all_ranks(opened, model, root, comm);
-  struct Shared {
-    const fsdp::UnitStorage* unit;
-    std::vector<int> sharers;
-    int reader;
+  (void)check_on_all_ranks(opened, model, root, comm);
+  fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  const std::vector<const fsdp::UnitStorage*> units = unit_storages(root);
+  const auto reader_of = [&](std::size_t unit) {
+    return static_cast<int>(unit) % sharers_of(*units[unit], device_mesh.mesh()).num_ranks();
   };
-  std::vector<Shared> all;
-  for (const fsdp::UnitStorage* unit : unit_storages(root)) {
-    std::vector<int> sharers = sharers_of(*unit, root.device_mesh().mesh(), mesh_ranks);
-    const int reader = sharers[all.size() % sharers.size()];
-    all.push_back({unit, std::move(sharers), reader});
-  }
-  const Pool& pool = root.device_mesh().pool();
   comm.agree([&] {
-    for (const Shared& each : all) {
-      if (each.reader == comm.rank()) read_pieces(*opened.source, *each.unit, pool);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (reader_of(u) == sharers_of(*units[u], device_mesh.mesh()).rank()) read_pieces(*opened.source, *units[u], device_mesh.pool());
     }
   });
-  for (const Shared& each : all) send_to_sharers(each.unit->write_master(), each.reader, each.sharers, pool, comm);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    send_to_sharers(units[u]->write_master(), reader_of(u), sharers_of(*units[u], device_mesh.mesh()), device_mesh);
+  }
+  device_mesh.compute().synchronize();
   read_whole(opened, root, comm);
   return report_of(opened);
 }
