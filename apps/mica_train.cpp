@@ -10,6 +10,7 @@
 #include "program.hpp"
 
 int main(int argc, char** argv) {
+  mica::apps::return_scratch_memory();
   return mica::apps::run_program(argc, argv, {"mica-train", mica::train::training_help, mica::train::build_text},
                                  [&](const auto& arguments) {
                                    std::optional<mica::train::StopSignal> stop_signal;
