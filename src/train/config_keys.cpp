@@ -293,8 +293,8 @@ std::vector<ConfigKey> make_keys() {
       choice("fsdp.buffer_dtype", MICA_FIELD(fsdp.buffer_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of floating-point module buffers; auto: unchanged"),
       flag("fsdp.keep_low_precision_grads", MICA_FIELD(fsdp.keep_low_precision_grads),
-           "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation, clipping and, in fp16, the division by "
-           "the loss scale round to it (what is below 6e-8 becomes 0)"),
+           "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation and clipping round to it, and in fp16 "
+           "so does the division by the loss scale (the smallest number of fp16 is 6e-8)"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
            "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not run "
            "has no gradient instead of zeros"),
@@ -327,7 +327,7 @@ std::vector<ConfigKey> make_keys() {
           "0.2.0",
           choice(
               "optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
-              "what the optimizer's moments are kept in, in memory and in checkpoints: bf16 takes half of fp32, int8 a quarter. Both use "
+              "dtype of the optimizer's moments, in memory and in checkpoints: bf16 takes half the space of fp32, int8 a quarter. Both use "
               "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only")),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
@@ -373,11 +373,11 @@ std::vector<ConfigKey> make_keys() {
       added_in(
           "0.2.0",
           choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
-                 "what to do when a step's loss or gradient norm is NaN or infinite, or a spike (grad_norm_spike), before it changes the "
-                 "model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with the next step; "
-                 "rollback: go back to the newest checkpoint and skip the data seen since, not with checkpoint.optimizer=false; none: "
-                 "continue, with a warning. All but none name the step and the first bad unit, and make the host wait for the device once "
-                 "per step")),
+                 "what to do when a step's loss or gradient norm is NaN or infinite, or the norm is a spike (grad_norm_spike), before the "
+                 "step changes the model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with "
+                 "the next step; rollback: go back to the newest checkpoint and skip the data seen since (not with "
+                 "checkpoint.optimizer=false); none: continue, with a warning. All but none name the step and the first bad unit, and make "
+                 "the host wait for the device once per step")),
       added_in("0.2.0", real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
                              "a gradient norm above this many times its running mean also counts as a bad step; 0: off")),
 
@@ -387,8 +387,8 @@ std::vector<ConfigKey> make_keys() {
       flag("checkpoint.async", MICA_FIELD(checkpoint.async),
            "write checkpoints in the background from a copy, which takes as much memory as masters and optimizer state"),
       flag("checkpoint.optimizer", MICA_FIELD(checkpoint.optimizer),
-           "save the optimizer state; false: checkpoints of intervals and of the last step hold the model only, for model.init_from and "
-           "mica-convert, and cannot be resumed; that of a run that is stopped before holds both"),
+           "save the optimizer state; false: periodic checkpoints and that of the last step hold only the model, for model.init_from and "
+           "mica-convert, and cannot be resumed; a run that is stopped before its last step still saves both"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
       added_in("0.2.0", whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
                               "also keep the checkpoints of steps that are multiples of this; 0: none")),
