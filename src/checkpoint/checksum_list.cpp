@@ -105,8 +105,8 @@ VerifyReport verify_checksum_list(const std::string& list_path, const std::funct
       }
     }
     for (const std::string& path : unlisted_files(list_path, lines)) {
-      report.damage.push_back(
-          fmt::format("{}: has no line in {}, so its bytes are not checked: the list was cut off, or the file is newer", path, list_path));
+      report.damage.push_back(fmt::format(
+          "{}: has no line in {}, so its bytes are not checked: the list was cut off, or the file was added later", path, list_path));
     }
   } catch (const DamagedCheckpointError& e) {
     report.damage.emplace_back(e.what());

@@ -99,8 +99,8 @@ std::string resolve_checkpoint(const std::string& path) {
   std::error_code error;
   require<ConfigError>(fs::is_directory(path, error), "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...)", path);
   require<ConfigError>(!is_leftover(fs::canonical(path, error).filename().string()),
-                       "{}: no complete checkpoint: its job died while it wrote or deleted it, and the next save deletes it; name another "
-                       "one, or rename it to step-... if mica-inspect verify finds it sound then",
+                       "{}: not a complete checkpoint: its job died while writing or deleting it, and the next save deletes this folder; "
+                       "name another checkpoint, or rename the folder to step-... and check it with mica-inspect verify",
                        path);
   if (fs::exists(path + "/" + std::string(kManifestName), error)) return path;
   if (step_of(fs::path(path).lexically_normal().filename().string())) return path;  // without a manifest: damaged

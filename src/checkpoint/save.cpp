@@ -67,8 +67,8 @@ class Saver {
         io::check_new(final_);
       }
       check_space(shard_bytes);
-      require<IoError>(io::make_folder(temporary_, kAdvice), "{}: an earlier attempt left it, and it could not be deleted: delete it",
-                       temporary_);
+      require<IoError>(io::make_folder(temporary_, kAdvice),
+                       "{}: an earlier attempt left this folder, and it cannot be deleted: delete it by hand", temporary_);
       publication_.emplace(final_, temporary_);
       at("folder made");
       return std::string();

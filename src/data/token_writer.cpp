@@ -70,7 +70,7 @@ void TokenWriter::finish() {
       tokens.write_range(begin, count, buffer_.data());
     }
     require<IoError>(checksum == checksum_,
-                     "{}: does not hold what was written to it: another program wrote it, or the disk is failing; start again",
+                     "{}: does not hold what was written to it: another program changed it, or the disk is failing; start again",
                      spool_.file.path());
   }
   for (const std::string object : {"/", kTokensDataset}) {  // readers look at the file's attributes or at the dataset's

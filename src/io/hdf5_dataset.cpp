@@ -98,7 +98,7 @@ Hdf5Dataset::Hdf5Dataset(Hdf5Id id, std::string path, std::string name)
   if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) dims_ = {0};
   const Hdf5Id type = own(H5Dget_type(id_.get()), "H5Dget_type", where);
   type_ = detail::identify_type(type.get(), where);
-  require<Hdf5Error>(is_countable(dims, type_), "{}: '{}' has the extents [{}], more than any file holds: the file is damaged", path_,
+  require<Hdf5Error>(is_countable(dims, type_), "{}: '{}' has the extents [{}], more than any file can hold: the file is damaged", path_,
                      name_, fmt::join(dims, ", "));
 }
 

@@ -145,7 +145,7 @@ RawFile RawFile::create_locked(const std::string& path) {
   for (;;) {
     RawFile file = open(path, O_RDWR | O_CREAT, Caching::page_cache);
     const bool is_taken = ::flock(file.fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    require<ConfigError>(!is_taken, "{}: another program is writing it; wait until that has ended, or choose another name", path);
+    require<ConfigError>(!is_taken, "{}: another program is writing it; wait for that program to end, or choose another name", path);
     struct stat status {};
     if (::fstat(file.fd_.get(), &status) != 0) throw IoError(io_error_text(path, "stat", errno));
     if (status.st_nlink == 0) continue;  // its writer deleted it between the two calls

@@ -35,7 +35,7 @@ the others wait for, memory compared with the plan, a traced step as a timeline,
 differ; docs/report.md explains each view. It needs metrics.jsonl; log.txt, config.resolved.cfg and the trace-rank*.json of
 --log.trace=FIRST-LAST add to it. A run that is still training can be reported too.
 
-  --out=FILE             the page to write; an existing one is replaced, a link or a pipe is written to
+  --out=FILE             the page to write; an existing file is replaced, a link, pipe or device is written to
   --gflops-per-rank=G    what this machine's matrix products reach alone, to show speed in % of that bound:
                          bound_gflop_per_s of mica-bench train
   -h, --help, --version

@@ -123,8 +123,8 @@ void check_bad_steps(const Config& config) {
                        "train.on_bad_step = none",
                        config.train.on_bad_step);
   require<ConfigError>(config.train.on_bad_step != "rollback" || config.checkpoint.optimizer,
-                       "train.on_bad_step = rollback goes back to a checkpoint with its optimizer state, but checkpoint.optimizer = false "
-                       "saves none: choose one");
+                       "train.on_bad_step = rollback needs checkpoints with the optimizer state, but checkpoint.optimizer = false saves "
+                       "them without: change one of the two");
 }
 
 void check_retention(const Config& config) {

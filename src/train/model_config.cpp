@@ -97,7 +97,7 @@ std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
 void check_model(const Config& config) {
   const Config::Model& model = config.model;
   if (model.type != "llama") refuse_keys_of_llama(config);
-  require<ConfigError>(model.dropout == 0 || model.type == "gpt2", "model.dropout = {}, but model.type = {} has none: leave it 0",
+  require<ConfigError>(model.dropout == 0 || model.type == "gpt2", "model.dropout = {}, but model.type = {} has no dropout: leave it at 0",
                        model.dropout, model.type);
   if (model.type == "gpt2") {
     require<ConfigError>(model.width % model.heads == 0, "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}",

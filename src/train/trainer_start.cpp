@@ -183,7 +183,7 @@ void Trainer::warn_of_memory() const {
   try {
     check_memory(app_.world, config_, device_, plan_, start_plan_);
   } catch (const ConfigError& error) {  // every rank's
-    if (is_main()) logger_.warn("without --check this would be refused here: {}", error.what());
+    if (is_main()) logger_.warn("without --check this run would be refused here: {}", error.what());
   }
 }
 

@@ -202,7 +202,7 @@ TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
   // A login node need not hold the run.
   const Finished check = test::run(train({"--model.layers=1000", "--model.width=16384", "--check"}));
   EXPECT_EQ(check.status, 0) << check.output;
-  EXPECT_THAT(check.output, HasSubstr("without --check this would be refused here: this run needs "));
+  EXPECT_THAT(check.output, HasSubstr("without --check this run would be refused here: this run needs "));
   EXPECT_THAT(test::run(train({"--check"})).output, Not(HasSubstr("would be refused")));
 }
 

@@ -294,7 +294,7 @@ TEST_F(BadSteps, WhatCannotBeJudgedIsRefused) {
   expect_refusal({"--train.on_bad_step=skip", "--optim.in_backward=true", "--optim.grad_clip=0"},
                  "judges the whole gradient before the optimizer steps");
   expect_refusal({"--train.on_bad_step=rollback", "--checkpoint.optimizer=false"},
-                 "train.on_bad_step = rollback goes back to a checkpoint with its optimizer state, but checkpoint.optimizer = false");
+                 "train.on_bad_step = rollback needs checkpoints with the optimizer state, but checkpoint.optimizer = false");
 }
 
 }  // namespace

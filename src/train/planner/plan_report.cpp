@@ -33,8 +33,8 @@ std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int6
   line("  host waits", fmt::format("{:.1f} ms", ms(f.step.host_waits)));
   line("tokens/s per rank", format_rate(f.tokens_per_s_per_rank));
   line("tokens/s", format_rate(f.tokens_per_s_per_rank * f.num_ranks));
-  line("MFU", fmt::format("{:.1f} %, by the model's FLOPs, which count all scores of attention", 100 * f.mfu));
-  line("HFU", fmt::format("{:.1f} %, by the FLOPs computed, of which {:.0f} % are recomputed", 100 * f.hfu, 100 * f.recomputed()));
+  line("MFU", fmt::format("{:.1f} % (the model's FLOPs, with all attention scores)", 100 * f.mfu));
+  line("HFU", fmt::format("{:.1f} % (the FLOPs computed, {:.0f} % of them in recomputation)", 100 * f.hfu, 100 * f.recomputed()));
   line("FLOPs per rank, step", fmt::format("{:.4g} in products, {:.4g} in attention", f.totals.product_flops, f.totals.attention_flops));
   line("sent per rank, step",
        fmt::format("{} inside the node, {} to other nodes", bytes_text(f.totals.sent_in_node), bytes_text(f.totals.sent_to_network)));

@@ -366,7 +366,7 @@ std::string undeletable_leftovers(const std::string& disk) {
     // Only this save's own folder must be free.
     if (!hold("step-00000006.r0.tmp")) return void(problem = "cannot mount");
     const std::string text = test::error_of<IoError>([&] { model.save(run, 6, one); });
-    if (text.find("step-00000006.r0.tmp: an earlier attempt left it") == std::string::npos) problem = "said: " + text;
+    if (text.find("step-00000006.r0.tmp: an earlier attempt left this folder") == std::string::npos) problem = "said: " + text;
     model.save(run, 7, one);
     if (newest_complete(run)->step != 7) problem = "step 7 was not saved";
   });

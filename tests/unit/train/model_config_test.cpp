@@ -88,7 +88,7 @@ TEST(ModelConfig, SizesOfALlamaThatDoNotFitAreRefused) {
 
 TEST(ModelConfig, DropoutIsOfGpt2) {
   EXPECT_EQ(model_refusal({"--model.dropout=0.1"}, "gpt2"), "no ConfigError");
-  expect_says(model_refusal({"--model.dropout=0.1"}, "mlp"), {"model.dropout = 0.1", "model.type = mlp has none", "leave it 0"});
+  expect_says(model_refusal({"--model.dropout=0.1"}, "mlp"), {"model.dropout = 0.1", "model.type = mlp has no dropout", "leave it at 0"});
 }
 
 TEST(ModelConfig, KeysOfALlamaAreRefusedElsewhere) {
