@@ -45,8 +45,9 @@ inline std::string answer(const std::vector<std::string>& arguments, const About
   return "";
 }
 
-/// For programs that train. oneDNN takes scratch memory for each product, up to a few MiB, and frees it after the product. glibc would soon put
-/// it among small blocks, where what is freed leaves holes: 30 MiB a rank after two steps of gpt2-124m. This returns it to the system.
+/// For programs that train. oneDNN allocates scratch memory for each product, up to a few MiB, and frees it after the product. By default
+/// glibc soon places it among small blocks, and what is freed leaves holes: 30 MiB per rank after two steps of gpt2-124m. With these
+/// thresholds it goes back to the system.
 inline void return_scratch_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 512 << 10);

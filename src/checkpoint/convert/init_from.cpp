@@ -50,9 +50,7 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
 }
 
 /// The ranks that hold the same pieces of a unit.
-ProcessGroup& sharers_of(const fsdp::UnitStorage& unit, Mesh& mesh) {
-  return unit.shard_size() == 1 ? mesh.world() : mesh.replicate();
-}
+ProcessGroup& sharers_of(const fsdp::UnitStorage& unit, Mesh& mesh) { return unit.shard_size() == 1 ? mesh.world() : mesh.replicate(); }
 
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
   const TensorView master = storage.write_master();
