@@ -40,7 +40,7 @@ std::vector<ListedFile> read_lines(const std::string& path) {
   return lines;
 }
 
-/// Model files and configs of a folder that its list lacks: a list that was cut off at the end of a line looks whole.
+/// Model files and configs that the folder's list does not name: a list that was cut off at the end of a line looks whole.
 std::vector<std::string> unlisted_files(const std::string& list_path, const std::vector<ListedFile>& lines) {
   namespace fs = std::filesystem;
   std::vector<std::string> found;

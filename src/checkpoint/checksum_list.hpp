@@ -18,7 +18,7 @@ namespace mica::checkpoint {
 [[nodiscard]] std::string checksum_list_path(const std::string& path);
 /// The line for a file. @param name  its final name. @throws IoError.
 [[nodiscard]] std::string checksum_line(const std::string& path, const std::string& name);
-/// Checks the files that a list names. Model files and configs of a folder that it does not name are damage, too.
+/// Checks the files that a list names. Model files and configs that the folder's list does not name count as damage, too.
 /// @param progress  as in verify().
 [[nodiscard]] VerifyReport verify_checksum_list(const std::string& list_path,
                                                 const std::function<void(std::int64_t, std::int64_t)>& progress);

@@ -46,8 +46,8 @@ bool exists(const std::string& path) {
   return fs::exists(path, none);
 }
 
-/// Looks ever less often, up to every `slowest`: on many nodes, looks at a file that is not there are what slows the writers' file system
-/// down.
+/// Polls less and less often, in the end once per `slowest`: when many nodes poll for a file that does not exist yet, they slow the file
+/// system down for the writers.
 void wait_until(const std::function<bool()>& is_done, std::chrono::milliseconds slowest) {
   const auto deadline = Clock::now() + kMostWriting;
   for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, slowest)) {
@@ -152,7 +152,7 @@ SaveReport EmergencySaver::save() {
     if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
       if (is_mine && job_->contents.shard_rank == 0) {
-        // One rank of all waits here, and the launcher may leave it a second.
+        // Only one rank waits here, and the launcher may leave it only a second.
         wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); }, kPoll);
         if (!has_checkpoint(done.step)) complete(done, report);
       } else {

@@ -47,7 +47,7 @@ int rank_in(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() && rank < kMostRanks ? rank : -1;
 }
 
-/// Calls range(first, last) for each part of "0-2,5". @returns whether the text is of ranks, kMostRanks of them at most
+/// Calls range(first, last) for each part of "0-2,5". @returns whether the text is such a list, of at most kMostRanks ranks
 template <class Range>
 bool for_each_range(std::string_view text, const Range& range) {
   std::int64_t num_ranks = 0;

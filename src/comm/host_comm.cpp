@@ -110,7 +110,7 @@ class GroupComm final : public HostComm {
     std::string padded = mine;
     padded.resize(static_cast<std::size_t>(longest));
     std::string joined;
-    for (std::size_t r = 0; r < n; ++r) joined += padded;  // a fake group leaves it at that
+    for (std::size_t r = 0; r < n; ++r) joined += padded;  // a fake group keeps this
     if (longest > 0) gather_bytes(group_, stream_, label(), padded.data(), joined.data(), longest);
     std::vector<std::string> all(n);
     for (std::size_t r = 0; r < n; ++r) {
@@ -144,7 +144,7 @@ class GroupComm final : public HostComm {
     std::string out(n * part, '\0');
     for (std::size_t r = 0; r < n; ++r) to_each[r].copy(&out[r * part], part);
     std::string in;
-    for (std::size_t r = 0; r < n; ++r) in += out.substr(static_cast<std::size_t>(rank()) * part, part);  // a fake group leaves it at that
+    for (std::size_t r = 0; r < n; ++r) in += out.substr(static_cast<std::size_t>(rank()) * part, part);  // a fake group keeps this
     const Shape shape{static_cast<std::int64_t>(out.size())};
     group_.all_to_all(stream_, label(), {out.data(), shape, DType::u8}, {in.data(), shape, DType::u8});
     stream_.synchronize();

@@ -24,7 +24,7 @@ NodeMap::NodeMap(const std::vector<int>& nodes) {
   for (const auto& members : members_) ++num_nodes_of[std::ssize(members)];
   most_members_ = static_cast<int>(num_nodes_of.rbegin()->first);
   for (const auto& [here, unused] : num_nodes_of) {
-    std::int64_t sum = -1;  // the node itself is none of the others
+    std::int64_t sum = -1;  // the node itself does not count
     for (const auto& [there, nodes] : num_nodes_of) sum += nodes * divide_up(there, here);
     most_counterparts_ = std::max(most_counterparts_, static_cast<int>(sum));
   }

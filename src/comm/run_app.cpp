@@ -106,7 +106,7 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
         code = end_of(error, app);
       }
       watchdog->note_closing();
-      world.barrier();  // unlike that of close(), the watchdog sees who does not come
+      world.barrier();  // in this one, unlike close()'s, the watchdog sees who is missing
     }
     session.close();
     watchdog->note_end();

@@ -15,11 +15,11 @@
 namespace mica::data {
 
 /// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
-/// length at creation. Leaves nothing behind unless publish() was called. While it lives, another one for the same path is
-/// refused, in any process: the spool is locked.
+/// length at creation. Leaves nothing behind unless publish() was called. While it exists, another writer for the same path
+/// is refused, in any process: the spool is locked.
 class TokenWriter {
  public:
-  /// @throws ConfigError if another one writes this path.
+  /// @throws ConfigError if another writer has this path.
   TokenWriter(const std::string& path, const Tokenizer& tokenizer);
 
   void append(std::span<const std::int32_t> ids);

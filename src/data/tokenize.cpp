@@ -124,7 +124,7 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
   } catch (const IoError& error) {  // the folder is not writable: nothing was lost, and the user can choose another
     throw ConfigError(fmt::format("cannot write to the folder of --out={}: {}", options.out, error.what()));
   }
-  check_not_replaced(options);  // again: another program may have finished them before these writers locked them
+  check_not_replaced(options);  // again: another program may have finished these files before the writers locked them
 
   std::int64_t done = 0;
   const auto report = [&](std::int64_t bytes) {

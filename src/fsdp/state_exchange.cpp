@@ -15,7 +15,7 @@ constexpr std::int64_t kAlignmentBytes = 64;
 
 const StateArray& array_of(const StateArrays& arrays, const FoundRun& found) { return arrays.all[static_cast<std::size_t>(found.array)]; }
 
-/// The least one is chosen.
+/// The run with the least value is chosen.
 std::tuple<std::int64_t, std::int64_t, std::int64_t> preference(const FoundRun& f) { return {-f.run.end, f.rank, f.dict}; }
 
 }  // namespace

@@ -134,7 +134,7 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
       const auto row = nlohmann::json::parse(line, nullptr, false);
       if (!row.is_object()) return;
       const bool is_step = state.add(row);
-      // Of a file that is read again, only what comes after another return was not there before.
+      // In a file that is read again, only rows after a further return are new.
       const bool is_new = !is_first && (!is_again || state.num_returns() > seen_returns);
       if (is_step && is_new && !options.on_terminal) draw(state.text());
       has_new_step = has_new_step || is_step;

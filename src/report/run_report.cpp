@@ -118,7 +118,7 @@ Json config_table(const std::vector<std::string>& runs, const std::vector<std::s
   return table;
 }
 
-/// A file is replaced whole. A pipe, a device or a link is written to: a rename would take its place.
+/// A file is replaced whole. A pipe, a device or a link is written to: renaming a file over it would destroy it.
 void write_page(const std::string& path, const std::string& page) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);

@@ -12,8 +12,8 @@
 
 namespace mica::report {
 
-/// The stretch, of `num_buckets` with equal length, that holds the i-th of `num` rows. Rows beyond `num`, which came while the file was
-/// read, are in the last; there is one even if `num` was 0.
+/// The stretch, of `num_buckets` with equal length, that holds the i-th of `num` rows. Rows beyond `num`, which were added while the file
+/// was read, go into the last stretch; there is one even if `num` is 0.
 inline std::size_t bucket_of(std::int64_t i, std::int64_t num, std::int64_t num_buckets) {
   return static_cast<std::size_t>(i < num ? i * num_buckets / num : std::max<std::int64_t>(0, num_buckets - 1));
 }

@@ -55,7 +55,7 @@ template <class Code, class Math, class Float = typename Math::Float, class Word
   return code;
 }
 
-/// x rounded to nearest, ties to the even code; half of the smallest number becomes that.
+/// x rounded to nearest, ties to the even code; but half of the smallest number is rounded up to it.
 template <class Code, class Math, class Float = typename Math::Float, class Word = typename Math::Word>
 [[gnu::always_inline]] inline Word nearest_moment_code(Float x) {
   const Word odd = (((Math::bits(x) & 0x7fffffffU) >> kCutBits) - Code::kOffset) & 1U;

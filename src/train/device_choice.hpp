@@ -24,7 +24,7 @@ struct DeviceChoice {
   std::string why_not_shared;  ///< what kept mesh.backend = auto from `shared`, if that was room in /dev/shm
 };
 
-/// @throws ConfigError if mesh.backend moves other memory than that of the device
+/// @throws ConfigError if mesh.backend does not move the device's memory
 void require_backend_on(bool on_gpu, const std::string& backend);
 
 /// What mesh.backend = auto is on CPUs: `shared` where that has an effect, which needs masters that can be shared and shard groups inside

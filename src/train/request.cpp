@@ -22,7 +22,7 @@ Request request_of_clocks(const TimeLimit& limit, double interval_minutes, TimeL
 
 std::int64_t RequestPace::encode(Request mine, std::int64_t step, Clock::time_point now) const {
   const std::int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(now - agreed_at_).count();
-  // Again after the same step: a save has taken the time since, and no step.
+  // A second time after the same step: the time since went into a save, not into a step.
   const std::int64_t us_a_step = step == agreed_step_ ? agreed_us_a_step_ : us / (step - agreed_step_);
   return static_cast<std::int64_t>(mine) * kRequest + std::min(us_a_step, kRequest - 1);
 }

@@ -35,7 +35,7 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 [[nodiscard]] std::string resolve_checkpoint(const std::string& path);
 
 /// Deletes what earlier jobs left unfinished: step-*.tmp, and step-*.replaced if the new one exists. Only for the job that owns
-/// the run's folder. @returns what could not be deleted and why, a line each. @throws ConfigError if the folder cannot be read.
+/// the run's folder. @returns what could not be deleted and why, one line each. @throws ConfigError if the folder cannot be read.
 [[nodiscard]] std::vector<std::string> remove_leftovers(const std::string& folder);
 /// Deletes a checkpoint. It is first renamed to .old.tmp, so that no half-deleted one is visible. @throws IoError
 void remove_checkpoint(const std::string& path);

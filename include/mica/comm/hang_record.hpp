@@ -23,8 +23,8 @@ enum class RankHealth : std::uint8_t {
 struct HangRecord {
   struct Group {
     std::string name;
-    int instance = 0;                                   ///< counts the groups of this name and these members
-    std::string members;                                ///< world ranks, "0-2,5": thousands of records name thousands of members
+    int instance = 0;     ///< counts the groups of this name and these members
+    std::string members;  ///< world ranks, "0-2,5"; text, since thousands of records may name thousands of members each
     std::int64_t enqueued = 0, entered = 0, ended = 0;  ///< sequence numbers of the last ones
     double waits_s = 0;                                 ///< time in the collective that it has entered and not ended
     [[nodiscard]] bool is_waiting() const { return entered > ended; }

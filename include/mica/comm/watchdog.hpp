@@ -60,7 +60,8 @@ class Watchdog {
   /// nothing to save. Empty: there never is. set_save() waits for a call under way.
   void set_save(Save save);
 
-  /// How long this rank has been in the collective that it has entered; the longest, if they are several. Any thread.
+  /// How long this rank has been in a collective that it has not left: the longest time if there are several, 0 if there is none. Any
+  /// thread.
   [[nodiscard]] std::chrono::duration<double> waits() const;
 
   /// To be called once this rank's work is done, before it waits for the others.

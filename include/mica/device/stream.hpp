@@ -67,9 +67,9 @@ class Stream {
   // For traces and profilers (tracer.hpp), and for plans.
   /// Label and bytes of the next task: "h.3", 4096.
   virtual void annotate(std::string_view /*label*/, std::int64_t /*bytes*/) {}
-  /// Tasks until end_range() belong to `owner`'s `phase` (a literal): "h.3", "forward". Ranges nest.
-  /// kRecomputation: the forward of a checkpointed module inside its backward.
+  /// The phase in which a checkpointed module runs its forward again inside its backward.
   static constexpr const char* kRecomputation = "recomputation";
+  /// Tasks until end_range() belong to `owner`'s `phase` (a literal): "h.3", "forward". Ranges nest.
   virtual void begin_range(std::string_view /*owner*/, const char* /*phase*/) {}
   virtual void end_range() {}
 

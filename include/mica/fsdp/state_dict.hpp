@@ -18,7 +18,7 @@ namespace mica::fsdp {
 
 /// full: copies. sharded: copies of this rank's rows, StateTensor::row_begin says which. local: "<unit>.flat_param",
 /// the shard itself without the padding at its end, not a copy (unless it is offloaded): it changes as the master does. It may
-/// be written until the next forward, since units are resharded; to write later, make the dict again, on all ranks.
+/// be written until the next forward: state_dict() reshards all units. To write later, make the dict again, on all ranks.
 /// It includes the gaps between its parameters (alignment; rows that a rank lacks under per-parameter sharding), which are zero
 /// after a load.
 /// @throws Error inside a pass, and for local with a unit that is not sharded; ConfigError when settings differ.

@@ -8,10 +8,11 @@
 
 namespace mica::io {
 
-/// A file mapped into memory for reading. The mapping is shared with every process that maps the same file. It takes no file
-/// descriptor, so that thousands can be open.
+/// A file mapped into memory for reading. The mapping is shared with every process that maps the same file. It keeps no file
+/// descriptor, so thousands of files can be mapped at once.
 /// The file must not shrink while it is mapped: touching a page past the end kills the process (SIGBUS). check_unchanged() may
-/// detect that earlier. A file may be deleted, or replaced by another of its name: the mapping is still of the old one.
+/// detect that earlier. The file may be deleted, or replaced by another of the same name: the mapping then still
+/// shows the old one.
 class MappedFile {
  public:
   /// @throws IoError (missing, unreadable, not a regular file). An empty file gives an empty mapping.
@@ -22,8 +23,8 @@ class MappedFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  /// @throws IoError if the file has become shorter than the mapping. Looks at the file of that name: says nothing if that is
-  /// another one by now.
+  /// @throws IoError if the file has become shorter than the mapping. Looks it up by its path, and does nothing if that names
+  /// another file by now, or none.
   void check_unchanged() const;
 
  private:

@@ -26,8 +26,8 @@ class RawFile {
   static RawFile open_for_writing(const std::string& path, Caching caching = Caching::page_cache);
   /// A new file, or an existing one made empty.
   static RawFile create(const std::string& path, Caching caching = Caching::page_cache);
-  /// As create(), and locked until it is closed or its process ends, where the file system has locks.
-  /// @throws ConfigError if somebody else holds the lock; nothing is changed then.
+  /// Like create(), but locked until the file is closed or its process ends, where the file system supports locks.
+  /// @throws ConfigError if the lock is taken; the file is then left as it was.
   static RawFile create_locked(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }

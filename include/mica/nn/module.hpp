@@ -86,8 +86,8 @@ class Module {
   /// Whether a parameter that the subtree owns or uses wants a gradient.
   [[nodiscard]] bool trains() const;
 
-  /// Keeps only the inputs of a forward and runs it again in backward. Where no gradient passes through the module (a frozen prefix)
-  /// it changes nothing: its layers keep nothing.
+  /// Keeps only the inputs of a forward and runs it again in backward. Has no effect where no gradient passes through the module
+  /// (a frozen prefix): its layers keep nothing anyway.
   void set_checkpointed(bool on) { checkpointed_ = on; }
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 

@@ -21,7 +21,7 @@ enum class MomentPrecision : std::uint8_t {
 [[nodiscard]] std::string_view moment_precision_name(MomentPrecision precision);
 /// @throws ConfigError that lists the names
 [[nodiscard]] MomentPrecision moment_precision_from_name(std::string_view name);
-/// @throws ConfigError for a precision that optimizers on this device do not have
+/// @throws ConfigError for a precision that optimizers do not support on this device
 void require_precision_on(DeviceKind device, MomentPrecision precision);
 
 /// The dtype of one kind of state.

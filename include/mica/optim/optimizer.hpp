@@ -147,7 +147,7 @@ class Optimizer : private fsdp::StepParty {
     int group = -1;  // -1: in none, and not stepped
     std::int64_t steps = 0;
     bool took_part = false;  // in the latest step
-    /// When it has a gradient.
+    /// Whether a step changes it if it has a gradient.
     [[nodiscard]] bool is_stepped() const { return group >= 0 && parameter->requires_grad; }
   };
   /// A unit; or one ignored parameter, with no storage and one member.

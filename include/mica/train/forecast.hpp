@@ -33,7 +33,7 @@ struct Forecast {
   /// Share of the time that is not lost to saves and failures, with the config's interval or else the best one.
   double goodput = 0;
 
-  /// Share of the FLOPs computed. (Not 1 - mfu / hfu: MFU counts all scores of attention, HFU those that a causal one computes.)
+  /// Share of the FLOPs computed. (Not 1 - mfu / hfu: MFU counts all scores of attention, HFU only those that causal attention computes.)
   [[nodiscard]] double recomputed() const { return totals.recomputed_flops / (totals.product_flops + totals.attention_flops); }
   [[nodiscard]] bool fits() const { return in_use <= capacity; }
   [[nodiscard]] std::int64_t tokens_per_step() const { return batch.micro_batch * batch.accumulation * seq_len; }  ///< per rank

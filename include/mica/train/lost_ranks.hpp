@@ -41,7 +41,7 @@ class LostRanks {
   /// thread. @param why  "rank 3 is lost"  @param linger  how long it waits after a save before it exits, unless SIGTERM comes first
   void save_and_exit(const std::string& why, std::chrono::duration<double> linger = {});
 
-  /// While it exists, SIGTERM alone does not make this rank save: it is in a save, in which ranks wait for each other's files.
+  /// While it exists, SIGTERM alone does not make this rank save: it is in a save, where ranks wait for each other's files.
   class Pause {
    public:
     explicit Pause(LostRanks* of) : of_(of) {

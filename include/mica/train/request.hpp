@@ -26,7 +26,7 @@ class RequestPace {
 
   [[nodiscard]] bool is_due(std::int64_t step) const { return step >= next_step_; }
   /// This rank's contribution to an agreement. The maximum over all ranks holds the most urgent request and, among the ranks that made it,
-  /// the largest time per step since the last agreement. A second agreement after the same step, behind a save, keeps the first one's time.
+  /// the largest time per step since the last agreement. A second agreement after the same step (after a save) keeps the first one's time.
   [[nodiscard]] std::int64_t encode(Request mine, std::int64_t step, Clock::time_point now) const;
   /// Takes the maximum over all ranks. @returns the request that all ranks follow
   Request agree(std::int64_t maximum, std::int64_t step, Clock::time_point now);

@@ -17,7 +17,7 @@ class StartTimes {
   /// Begins with the phases that are already over: the launcher, if its process is known; loading the program; MPI_Init.
   explicit StartTimes(const mpi::Session& session);
 
-  /// When this rank began MPI_Init.
+  /// When this rank called MPI_Init.
   [[nodiscard]] std::chrono::steady_clock::time_point mpi_init_at() const { return mpi_init_at_; }
   /// Ends the phase that began at the last call. Times of a phase that occurs again are added.
   void end(std::string_view phase);

@@ -107,7 +107,7 @@ class Trainer {
   /// Number of tokens that the run has seen up to and including `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
-  /// For the reserve of time_limit_. A save of the model only says nothing about that of a stop.
+  /// For the reserve of time_limit_. A save of the model alone does not show how long a save with the optimizer state takes.
   void note_save(TimeLimit::Seconds time, SaveKind kind);
   /// Reports a background save that has ended.
   void look_at_background_save();
@@ -186,7 +186,7 @@ class Trainer {
   std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
   std::int64_t last_done_ = 0;                                ///< last step done
   std::int64_t last_saved_ = -1;
-  std::set<std::string> told_notes_;  ///< of saves: what cannot be deleted is noted at each, and told once
+  std::set<std::string> told_notes_;  ///< that were logged: each save notes what it cannot delete, and the log has it once
   bool last_has_optimizer_ = true;    ///< the checkpoint of last_saved_
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async

@@ -23,7 +23,7 @@ std::vector<RankPlace> places_of(const Cluster& cluster) {
   return places;
 }
 
-/// Refuses what mica-train would refuse on this hardware: on a dry device nothing else does.
+/// Refuses what mica-train would refuse on this hardware; nothing else does so on a dry device.
 void require_fits(const Config& config, const plan::Hardware& hardware) {
   const std::string& device = config.mesh.device;
   require<ConfigError>(device == "auto" || (device == "cuda") == hardware.is_gpu,

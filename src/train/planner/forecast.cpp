@@ -31,7 +31,7 @@ std::int64_t bytes_in_use(const DryRun& dry, const Cluster& cluster) {
   return dry.memory.peak + (cluster.hardware.is_gpu ? 0 : dry.offload_peak);
 }
 
-/// To write a checkpoint. All nodes write at the same time; the one with the most shards is the last.
+/// The time to write a checkpoint. All nodes write at the same time; the one with the most shards finishes last.
 double checkpoint_seconds(const Config& config, const Cluster& cluster, const DryRun& dry) {
   const MeshGeometry mesh{.world_size = cluster.num_ranks, .shard_size = dry.shard_size, .replicas = cluster.num_ranks / dry.shard_size};
   const bool is_sharded = config.fsdp.strategy != "no_shard";  // else the first rank writes all
@@ -44,7 +44,7 @@ double checkpoint_seconds(const Config& config, const Cluster& cluster, const Dr
   return static_cast<double>(dry.checkpoint_bytes) * most / (cluster.hardware.storage_gb_s * 1e9);
 }
 
-/// Between saves: the shorter of checkpoint.interval and checkpoint.interval_minutes; the best one if neither is set.
+/// The time between saves: the shorter of checkpoint.interval and checkpoint.interval_minutes; the best interval if neither is set.
 double save_interval_s(const Config::Checkpoint& checkpoint, const Forecast& f) {
   const double by_steps = static_cast<double>(checkpoint.interval) * f.step.seconds, by_clock = checkpoint.interval_minutes * 60;
   if (by_steps > 0 && by_clock > 0) return std::min(by_steps, by_clock);
