@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/report/run_report.hpp"
 
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -126,7 +127,7 @@ void write_page(const std::string& path, const std::string& page) {
   std::ofstream file(path);
   file << page;
   file.close();
-  require<IoError>(file.good(), "cannot write {}", path);
+  require<IoError>(file.good(), "cannot write {}: {}; choose another --out", path, errno_text(errno));
 }
 
 ExitCode print_traces(const std::vector<std::string>& paths, std::ostream& out) {

@@ -180,7 +180,10 @@ TEST_F(Report, ALinkIsWrittenThroughAndStays) {
   EXPECT_EQ(run_report({folder_.path(), "--out=" + (folder_ / "link.html")}, said), ExitCode::done);
   EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.html"));
   EXPECT_THAT(io::read_file(folder_ / "page.html"), HasSubstr("</html>"));
-  EXPECT_THROW(run_report({folder_.path(), "--out=" + folder_.path()}, said), IoError);
+  for (const auto& [out, why] : {std::pair(folder_.path(), "Is a directory"), std::pair(std::string("/dev/full"), "No space left")}) {
+    EXPECT_THAT(test::error_of<IoError>([&] { run_report({folder_.path(), "--out=" + out}, said); }),
+                HasSubstr("cannot write " + out + ": " + why));
+  }
 }
 
 TEST_F(Report, MistakesAreTold) {
