@@ -80,8 +80,10 @@ TEST(TokenDatasetDeathTest, MoreFilesThanDescriptorsCanBeOpen) {
   write_hdf5_tokens(folder / "last.h5", counting_tokens<std::uint32_t>(10));
   paths.push_back(folder / "last.h5");
   EXPECT_EXIT(open_with_few_descriptors(paths, 64), ::testing::ExitedWithCode(0), "");
+#ifndef __SANITIZE_ADDRESS__  // with it comes UBSan here, which needs descriptors to look at an object with virtual functions
   EXPECT_EXIT(open_with_few_descriptors(paths, 0), ::testing::ExitedWithCode(2),
               AllOf(HasSubstr("part-00.bin"), HasSubstr("may open 0"), HasSubstr("ulimit -n"), Not(HasSubstr("check the path"))));
+#endif
 }
 
 TEST(TokenDataset, Globs) {
