@@ -4,7 +4,8 @@
 #   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
 #   scripts/test.sh -R NAME ...    arguments go to ctest
 #   scripts/test.sh --emulated-gpu tests of the GPU code on an emulated GPU; CI runs them with the default suite
-#   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
+#   scripts/test.sh --sanitizers [PRESET]  unit tests and a training on 2 ranks under address+undefined (preset debug) and thread
+#                                  sanitizers (tsan), or under one of them
 #   scripts/test.sh --mpich        tests under mpirun and a training on 2 ranks with Debian's MPICH
 #   scripts/test.sh --fuzz [SEC]   each fuzzer of Mica's parsers for SEC seconds (default 60); CI: 10
 #   scripts/test.sh --soak [PERCENT]  full counts of the randomised tests (hours), or that percentage
@@ -69,12 +70,14 @@ train_briefly() {
     --train.steps=3 --train.micro_batch=2 --mesh.streams=threaded --optim.warmup_steps=1
 }
 
+# sanitizers [PRESET]: debug, tsan, or both.
 sanitizers() {
+  local preset
   export OMP_NUM_THREADS=1   # gcc's OpenMP runtime makes false reports otherwise
   # Open MPI's libraries are not instrumented, and free some memory only at process exit.
   export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
   flags+=(-DCMAKE_UNITY_BUILD=ON)
-  for preset in debug tsan; do
+  for preset in ${1:-debug tsan}; do
     stage "$preset: build" build "$preset" --target unit_tests mica-train mica-tokenize
     stage "$preset: unit tests" run_tests "build/$preset" -L unit
     stage "$preset: a training on 2 ranks" train_briefly "$preset" mpirun
@@ -127,7 +130,7 @@ cuda() {
 # Runs all of them, even if one fails.
 nightly() {
   local what begin failed=()
-  for what in --sanitizers --mpich "--soak 10"; do
+  for what in "--sanitizers debug" "--sanitizers tsan" --mpich "--soak 10"; do
     begin=$SECONDS
     # shellcheck disable=SC2086  # a flag and its value
     scripts/test.sh $what || failed+=("$what")
@@ -151,7 +154,7 @@ scripts/check_format.sh
 scripts/reference-venv.sh
 case "${1:-}" in
   --emulated-gpu) emulate_cuda=ON; stage build build dev; stage "tests on an emulated GPU" run_tests build/release -L emulated; exit ;;
-  --sanitizers) sanitizers; exit ;;
+  --sanitizers) sanitizers "${2:-}"; exit ;;
   --mpich) emulate_cuda=ON; mpich; exit ;;
   --fuzz) stage fuzzing fuzz "${2:-60}"; exit ;;
   --mutations) stage mutations scripts/mutate.py; exit ;;
