@@ -46,7 +46,7 @@ inline std::string answer(const std::vector<std::string>& arguments, const About
 }
 
 /// For programs that train. oneDNN allocates scratch memory for each product, up to a few MiB, and frees it after the product. By default
-/// glibc soon places it among small blocks, and what is freed leaves holes: 30 MiB per rank after two steps of gpt2-124m. With these
+/// glibc soon places it among small blocks, and what is freed leaves holes: 24 MiB per rank after two steps of gpt2-124m. With these
 /// thresholds it goes back to the system.
 inline void return_scratch_memory() {
 #ifdef __GLIBC__
