@@ -181,7 +181,9 @@ TEST_F(Report, ALinkIsWrittenThroughAndStays) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.html"));
   EXPECT_THAT(io::read_file(folder_ / "page.html"), HasSubstr("</html>"));
   for (const auto& [out, why] : {std::pair(folder_.path(), "Is a directory"), std::pair(std::string("/dev/full"), "No space left")}) {
-    EXPECT_THAT(test::error_of<IoError>([&] { run_report({folder_.path(), "--out=" + out}, said); }),
+    EXPECT_THAT(test::error_of<IoError>([&] {
+                  run_report({folder_.path(), "--out=" + out}, said);
+                }),
                 HasSubstr("cannot write " + out + ": " + why));
   }
 }
