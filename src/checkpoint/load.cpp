@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
+#include <ranges>
 
-#include "mica/checkpoint/verify.hpp"
+#include "mica/checkpoint/folder.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/tensor/host_math.hpp"
 
@@ -18,6 +20,7 @@
 namespace mica::checkpoint {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // --- does the checkpoint fit? ----------------------------------------------------------------------------------------
@@ -200,16 +203,41 @@ class Loader {
   LoadReport report_;
 };
 
+/// Whether all files that its manifest names are there in their sizes.
+bool is_complete(const std::string& folder) {
+  try {
+    const Manifest manifest = read_manifest(folder);
+    return std::ranges::all_of(manifest.all_files(), [&](const FileEntry* file) {
+      std::error_code error;
+      return fs::file_size(folder + "/" + file->name, error) == static_cast<std::uintmax_t>(file->bytes) && !error;
+    });
+  } catch (const Error&) {  // of another format, for example: cannot be resumed from
+    return false;
+  }
+}
+
+/// The newest checkpoint beside this one that is older and has all files in their sizes; empty if there is none. Their bytes are not read,
+/// which would keep the user waiting for minutes: loading checks them.
+std::string older_complete_checkpoint(const std::string& checkpoint_folder) {
+  std::vector<CheckpointPath> all = list_checkpoints(io::parent_directory(checkpoint_folder));
+  const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
+  const auto self = std::ranges::find_if(all, [&](const CheckpointPath& each) { return fs::path(each.path).filename() == name; });
+  if (self == all.end()) return "";
+  all.erase(self, all.end());
+  const auto older = std::ranges::find_if(all | std::views::reverse, [](const CheckpointPath& each) { return is_complete(each.path); });
+  return older == all.rend() ? "" : older->path;
+}
+
 /// Runs a collective action. If all ranks throw a DamagedCheckpointError, adds the checkpoint to resume from instead.
 template <class Action>
-auto with_next_good_checkpoint(const std::string& folder, const HostComm& comm, Action&& action) {
+auto with_older_checkpoint(const std::string& folder, const HostComm& comm, Action&& action) {
   try {
     return action();
   } catch (const DamagedCheckpointError& e) {
-    const std::string good = comm.from_root(0, [&] { return next_good_checkpoint(folder); });
-    DamagedCheckpointError error(e.what() +
-                                 (good.empty() ? std::string("; there is no older good checkpoint beside it")
-                                               : fmt::format("; the next good one is {}: resume with --checkpoint.resume={}", good, good)));
+    const std::string older = comm.from_root(0, [&] { return older_complete_checkpoint(folder); });
+    DamagedCheckpointError error(
+        e.what() + (older.empty() ? std::string("; there is no older complete checkpoint beside it")
+                                  : fmt::format("; the next older complete one is {}: resume with --checkpoint.resume={}", older, older)));
     error.set_num_sharers(e.num_sharers());
     throw error;
   }
@@ -218,11 +246,11 @@ auto with_next_good_checkpoint(const std::string& folder, const HostComm& comm, 
 }  // namespace
 
 Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm) {
-  return with_next_good_checkpoint(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
+  return with_older_checkpoint(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
 }
 
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm) {
-  return with_next_good_checkpoint(checkpoint_folder, comm, [&] {
+  return with_older_checkpoint(checkpoint_folder, comm, [&] {
     const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);
     std::vector<int> mesh_ranks;

@@ -3,13 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <mutex>
-#include <ranges>
 #include <set>
-
-#include "mica/checkpoint/folder.hpp"
-#include "mica/io/atomic_file.hpp"
 
 #include "block_workers.hpp"
 #include "part_reader.hpp"
@@ -115,23 +110,6 @@ VerifyReport verify(const std::string& checkpoint_folder, const std::function<vo
   }
   report.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   return report;
-}
-
-std::string next_good_checkpoint(const std::string& checkpoint_folder) {
-  namespace fs = std::filesystem;
-  const std::string folder = io::parent_directory(checkpoint_folder);
-  std::vector<CheckpointPath> all = list_checkpoints(folder);
-  const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
-  const auto self = std::ranges::find_if(all, [&](const CheckpointPath& f) { return fs::path(f.path).filename() == name; });
-  if (self == all.end()) return "";
-  all.erase(self, all.end());
-  for (const CheckpointPath& earlier : std::views::reverse(all)) {
-    try {
-      if (verify(earlier.path).damage.empty()) return earlier.path;
-    } catch (const Error&) {  // of another format, for example: cannot be resumed from
-    }
-  }
-  return "";
 }
 
 }  // namespace mica::checkpoint

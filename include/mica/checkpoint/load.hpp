@@ -29,7 +29,7 @@ struct LoadReport {
 
 /// The manifest of a checkpoint's folder, read once, to compare configs before load(). Complete on rank 0; the other ranks get it
 /// without files and index, whose size grows with the number of ranks.
-/// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
+/// @throws DamagedCheckpointError (with the name of the next older complete checkpoint), CheckpointError. @collective
 [[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
 
 /// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count;
@@ -39,8 +39,8 @@ struct LoadReport {
 /// shared_read.hpp). The optimizer's state is loaded if it has the same kinds; otherwise it starts from zero, at step 0, and a
 /// note says so.
 /// @throws CheckpointError  for another model, naming the first parameter that differs and both shapes;
-///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. Thrown on all
-///         ranks. The target's values are undefined afterwards.
+///         DamagedCheckpointError naming file, dataset and byte range, and the next older complete checkpoint.
+///         Thrown on all ranks. The target's values are undefined afterwards.
 /// @param manifest  from open_checkpoint(), on every rank. @collective over `comm`: all ranks of the mesh. Between passes;
 /// waits for the compute stream.
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm);

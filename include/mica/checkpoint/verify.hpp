@@ -22,7 +22,4 @@ struct VerifyReport {
 [[nodiscard]] VerifyReport verify(const std::string& checkpoint_folder,
                                   const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// The newest checkpoint beside this one that is older and passes verify(); empty if there is none.
-[[nodiscard]] std::string next_good_checkpoint(const std::string& checkpoint_folder);
-
 }  // namespace mica::checkpoint

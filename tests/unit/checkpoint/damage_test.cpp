@@ -160,40 +160,43 @@ TEST(Damage, TheErrorNamesDatasetAndByteRangeOfTheBlock) {
     }
     const std::string text = error_of<DamagedCheckpointError>([&] { (void)model.load(path); });
     EXPECT_THAT(text, AllOf(HasSubstr(file), HasSubstr("/units/0/exp_avg"), HasSubstr("bytes 4194304 to 4799999"),
-                            HasSubstr("no older good checkpoint")));
+                            HasSubstr("no older complete checkpoint")));
     EXPECT_THAT(verify(path).damage, ::testing::ElementsAre(HasSubstr("bytes 4194304 to 4799999")));
   });
 }
 
 // resume=auto stops at a damaged newest checkpoint and says where to go on; it never silently takes an older one.
-TEST(Damage, TheNextGoodCheckpointIsNamed) {
+TEST(Damage, TheNextOlderCompleteCheckpointIsNamed) {
   const TemporaryFolder folder;
   test::with_one_rank(test::small_units(), [&](SavedModel& model) {
     model.fill(3);
     for (const int step : {10, 20, 30, 40}) model.save(folder.path(), step);
     const std::string checkpoints = folder / "checkpoints";
-    const auto break_shard = [&](int step) {
+    const auto shard_of = [&](int step) {
       const std::string path = fmt::format("{}/{}", checkpoints, step_folder_name(step));
-      const std::string file = path + "/" + read_manifest(path).files[0].name;
-      std::string bytes = io::read_file(file);
-      bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
-      overwrite(file, bytes);
+      return path + "/" + read_manifest(path).files[0].name;
     };
     fs::remove(checkpoints + "/step-00000040/manifest.json");
-    break_shard(30);
+    overwrite(shard_of(30), io::read_file(shard_of(30)).substr(1));
+    std::string bytes = io::read_file(shard_of(20));
+    bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
+    overwrite(shard_of(20), bytes);
     const auto newest = newest_complete(folder.path());
     EXPECT_EQ(newest->step, 40);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(newest->path); }),
-                AllOf(HasSubstr("manifest is missing"), HasSubstr("the next good one is " + checkpoints + "/step-00000020")));
+                AllOf(HasSubstr("manifest is missing"), HasSubstr("the next older complete one is " + checkpoints + "/step-00000020")));
+    EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000020"); }),
+                AllOf(HasSubstr(shard_of(20)), HasSubstr("the next older complete one is " + checkpoints + "/step-00000010")))
+        << "bytes are checked when they are loaded";
     // Of a step whose replacement a job did not finish.
     fs::rename(checkpoints + "/step-00000030", checkpoints + "/step-00000030.replaced");
     fs::remove(checkpoints + "/step-00000030.replaced/manifest.json");
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000030.replaced"); }),
-                HasSubstr("the next good one is " + checkpoints + "/step-00000020"));
+                HasSubstr("the next older complete one is " + checkpoints + "/step-00000020"));
     const Manifest manifest = read_manifest(checkpoints + "/step-00000010");
     fs::remove(checkpoints + "/step-00000010/" + manifest.files[0].name);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000010/"); }),
-                AllOf(HasSubstr(manifest.files[0].name), HasSubstr("No such file"), HasSubstr("no older good")));
+                AllOf(HasSubstr(manifest.files[0].name), HasSubstr("No such file"), HasSubstr("no older complete")));
   });
 }
 
