@@ -150,6 +150,7 @@ scripts/check_parity_list.py
 scripts/check_docs.py
 scripts/check_citations.py
 scripts/check_packaging.py
+scripts/mutate.py --check
 scripts/check_format.sh
 scripts/reference-venv.sh
 case "${1:-}" in

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/device/block_memory.hpp"
 
 namespace mica {
 namespace {
@@ -42,15 +43,17 @@ class FakeGroup final : public ProcessGroup {
  public:
   using Members = std::shared_ptr<const std::vector<int>>;
 
-  /// @param nodes  of the ranks that `members` names
-  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder, Members nodes)
+  using Options = std::shared_ptr<const FakeGroupOptions>;
+
+  /// @param options  of the ranks that `members` names
+  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder, Options options)
       : ProcessGroup(rank, static_cast<int>(members->size()), std::move(name)),
         members_(std::move(members)),
         calls_(recorder),
-        nodes_(std::move(nodes)) {}
+        options_(std::move(options)) {}
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
-    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_, nodes_);
+    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_, options_);
   }
   std::unique_ptr<ProcessGroup> split(int /*color*/, int /*key*/, std::string name) override {
     throw ConfigError(
@@ -59,9 +62,14 @@ class FakeGroup final : public ProcessGroup {
   }
   [[nodiscard]] double busy_ms() const override { return 0; }
   [[nodiscard]] bool shares_memory() const override {
-    if (nodes_->empty() || num_ranks() == 1) return false;
-    const auto node_of = [&](int member) { return (*nodes_)[static_cast<std::size_t>(member)]; };
+    if (options_->nodes.empty() || num_ranks() == 1) return false;
+    const auto node_of = [&](int member) { return options_->nodes[static_cast<std::size_t>(member)]; };
     return std::ranges::all_of(*members_, [&](int member) { return node_of(member) == node_of(members_->front()); });
+  }
+  Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) override {
+    auto* blocks = dynamic_cast<BlockMemory*>(&pool);
+    if (blocks == nullptr || num_ranks() == 1 || bytes == 0 || bytes < options_->own_blocks_from) return pool.allocate(bytes, role, home);
+    return blocks->allocate_block(bytes, role, home);
   }
   SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
     if (!shares_memory() || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
@@ -78,7 +86,7 @@ class FakeGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name) override {
     auto of_first = std::make_shared<std::vector<int>>();
     for (const int member : members) of_first->push_back((*members_)[static_cast<std::size_t>(member)]);
-    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_, nodes_);
+    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_, options_);
   }
 
   // The accesses are those of a real collective, for the checking stream.
@@ -122,19 +130,19 @@ class FakeGroup final : public ProcessGroup {
 
   Members members_;
   FakeRecorder* calls_;
-  Members nodes_;
+  Options options_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, std::vector<int> nodes) {
+std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, FakeGroupOptions options) {
   require<ConfigError>(num_ranks >= 1, "a fake group of {} ranks; expected at least one", num_ranks);
-  require<ConfigError>(nodes.empty() || std::ssize(nodes) == num_ranks, "a fake group of {} ranks with the nodes of {}", num_ranks,
-                       nodes.size());
+  require<ConfigError>(options.nodes.empty() || std::ssize(options.nodes) == num_ranks, "a fake group of {} ranks with the nodes of {}",
+                       num_ranks, options.nodes.size());
   auto members = std::make_shared<std::vector<int>>(static_cast<std::size_t>(num_ranks));
   std::iota(members->begin(), members->end(), 0);
   return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder,
-                                     std::make_shared<const std::vector<int>>(std::move(nodes)));
+                                     std::make_shared<const FakeGroupOptions>(std::move(options)));
 }
 
 }  // namespace mica

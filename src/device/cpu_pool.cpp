@@ -12,6 +12,7 @@
 
 #include "arena.hpp"
 #include "cpu_pages.hpp"
+#include "dry_gpu_pool.hpp"
 #include "dry_pages.hpp"
 
 namespace mica {
@@ -35,16 +36,7 @@ std::int64_t default_reserve_bytes() {
 /// pages by which it fragments again in each step.
 class CpuPool final : public Pool {
  public:
-  CpuPool() = default;
-  /// @param like  whose memory its addresses stand for
-  explicit CpuPool(DeviceKind like) : is_dry_(true), is_gpu_(like == DeviceKind::cuda) {}
-
-  [[nodiscard]] DeviceKind device() const override { return is_gpu_ ? DeviceKind::cuda : DeviceKind::cpu; }
-  [[nodiscard]] DeviceKind device_of(const void* data) const override {
-    if (!is_gpu_) return DeviceKind::cpu;
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    return std::ranges::any_of(arenas_, [&](const auto& arena) { return arena->contains(address); }) ? DeviceKind::cuda : DeviceKind::cpu;
-  }
+  explicit CpuPool(bool is_dry) : is_dry_(is_dry) {}
 
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
@@ -87,7 +79,7 @@ class CpuPool final : public Pool {
 
   void make_room_for(std::int64_t fresh_bytes) {
     highest_use_ = std::max(highest_use_, sum(&Arena::in_use_bytes));
-    if (fresh_bytes == 0 || is_gpu_) return;  // a GPU's pool keeps what it has
+    if (fresh_bytes == 0) return;
     const std::int64_t budget = highest_use_ + highest_use_ / kSlackDivisor + kSlackBytes;
     const std::int64_t excess = reserved_bytes() + fresh_bytes - budget;
     if (excess > 0) release(excess);
@@ -103,7 +95,7 @@ class CpuPool final : public Pool {
   Arena* add_arena(std::int64_t bytes) {
     if (is_dry_) {
       const std::int64_t plenty = std::max(std::int64_t{1} << 44, 2 * bytes);
-      return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages(plenty, is_gpu_ ? 256 : 64))).get();
+      return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages(plenty, 64))).get();
     }
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
@@ -120,14 +112,17 @@ class CpuPool final : public Pool {
     return total;
   }
 
-  bool is_dry_ = false, is_gpu_ = false;
+  bool is_dry_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // one, unless address space is scarce
   std::int64_t highest_use_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(); }
-std::unique_ptr<Pool> make_dry_pool(DeviceKind like) { return std::make_unique<CpuPool>(like); }
+std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(/*is_dry=*/false); }
+std::unique_ptr<Pool> make_dry_pool(DeviceKind like) {
+  if (like == DeviceKind::cuda) return detail::make_dry_gpu_pool();
+  return std::make_unique<CpuPool>(/*is_dry=*/true);
+}
 
 }  // namespace mica

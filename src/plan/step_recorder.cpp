@@ -191,7 +191,7 @@ std::unique_ptr<Pool> StepRecorder::make_pool() {
 std::unique_ptr<ProcessGroup> StepRecorder::make_world() {
   const RecorderOptions& options = state_->options;
   return make_fake_group(options.rank, static_cast<int>(options.nodes.size()), &state_->calls,
-                         options.shares_memory ? options.nodes : std::vector<int>{});
+                         {.nodes = options.shares_memory ? options.nodes : std::vector<int>{}, .own_blocks_from = options.own_blocks_from});
 }
 
 std::vector<ProductShape>* StepRecorder::products() { return &state_->products; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mica/checkpoint/async_saver.hpp"
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/plan/step_recorder.hpp"
 #include "mica/train/setup.hpp"
@@ -42,7 +43,9 @@ plan::RecorderOptions recorder_options(const Config& config, const DryMachine& m
                                 .seq_len = config.train.seq_len,
                                 .dtype = fsdp_options(config).param_dtype()};
   // Groups of GPUs do not stage in the pool.
-  if (!machine.gpu) {
+  if (machine.gpu) {
+    if (config.mesh.register_buffers) options.own_blocks_from = NcclOptions{}.register_from_bytes;
+  } else {
     options.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
       return mpi_staging_bytes(kind, numel, dtype, num_ranks);
     };

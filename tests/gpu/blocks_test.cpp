@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
-#include "mica/device/cuda/block_memory.hpp"
+#include "mica/device/block_memory.hpp"
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
 

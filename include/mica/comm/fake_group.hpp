@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,10 +31,17 @@ class FakeRecorder {
   std::function<void(const FakeCall& call, Stream& stream)> on_call{};
 };
 
+struct FakeGroupOptions {
+  /// Of each rank: those of one node share memory (ProcessGroup::shares_memory()), where the other members have always written and released
+  /// their parts, whose contents are undefined. Empty: none do.
+  std::vector<int> nodes{};
+  /// allocate() takes blocks of their own for buffers of at least this size, as groups of GPUs do (NcclOptions::register_from_bytes), from
+  /// pools that have them (BlockMemory).
+  std::int64_t own_blocks_from = std::numeric_limits<std::int64_t>::max();
+};
+
 /// `recorder` may be null; otherwise it outlives the group, and also gets the calls of groups made from it. split() is refused,
 /// since the other ranks' colors are unknown: use subgroup(), as Mesh does.
-/// @param nodes  of each rank: those of one node share memory (ProcessGroup::shares_memory()), where the other members have always written
-///               and released their parts, whose contents are undefined. Empty: none do.
-[[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, std::vector<int> nodes = {});
+[[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, FakeGroupOptions options = {});
 
 }  // namespace mica

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +19,8 @@ struct RecorderOptions {
   int rank = 0;                ///< whose work is recorded
   bool shares_memory = false;  ///< groups inside a node (ProcessGroup::shares_memory())
   DeviceKind device = DeviceKind::cpu;
+  /// Of a GPU: buffers that NCCL registers (FakeGroupOptions::own_blocks_from). By default none.
+  std::int64_t own_blocks_from = std::numeric_limits<std::int64_t>::max();
   // For attention, whose tasks do not carry these:
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;  ///< of its output

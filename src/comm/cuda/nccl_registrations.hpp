@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "mica/device/cuda/block_memory.hpp"
+#include "mica/device/block_memory.hpp"
 
 #include "nccl_comm.hpp"
 

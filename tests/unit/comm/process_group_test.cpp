@@ -6,6 +6,7 @@
 
 #include "mica/comm/fake_group.hpp"
 #include "mica/core/error.hpp"
+#include "mica/device/block_memory.hpp"
 
 #include "support/collective_checks.hpp"
 
@@ -33,6 +34,25 @@ class FakeGroupTest : public ::testing::Test {
   std::unique_ptr<ProcessGroup> group = make_fake_group(1, 3, &recorder);
   std::unique_ptr<Stream> stream = make_cpu_stream("comm", StreamMode::inlined);
 };
+
+TEST_F(FakeGroupTest, LargeBuffersHaveBlocksOfTheirOwnIfAsked) {
+  const auto pool = make_dry_pool(DeviceKind::cuda);
+  auto& blocks = dynamic_cast<BlockMemory&>(*pool);
+  const auto has_own = [&](ProcessGroup& of, std::int64_t bytes) {
+    const Buffer buffer = of.allocate(*pool, bytes, MemoryRole::communication, *stream);
+    return blocks.block_bytes(buffer.data()) != 0;
+  };
+  EXPECT_FALSE(has_own(*group, 1 << 30));
+  const auto asked = make_fake_group(0, 4, nullptr, {.own_blocks_from = 1000});
+  const auto half = asked->subgroup(std::vector<int>{0, 1}, "half"), alone = asked->subgroup(std::vector<int>{0}, "alone");
+  for (ProcessGroup* each : {asked.get(), half.get()}) {
+    EXPECT_TRUE(has_own(*each, 1000));
+    EXPECT_FALSE(has_own(*each, 999));
+  }
+  EXPECT_FALSE(has_own(*alone, 1000)) << "it communicates with nobody";
+  const auto on_cpu = make_dry_pool(DeviceKind::cpu);
+  EXPECT_NE(asked->allocate(*on_cpu, 1000, MemoryRole::communication, *stream).data(), nullptr);
+}
 
 TEST_F(FakeGroupTest, WrongArgumentsAreRefusedBeforeAnythingIsCounted) {
   Data full(6, DType::f32), shard(2, DType::f32), half(2, DType::bf16), three(3, DType::f32), ids(6, DType::i32);

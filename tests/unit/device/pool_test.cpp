@@ -14,6 +14,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/core/half.hpp"
+#include "mica/device/block_memory.hpp"
 
 #include "gate.hpp"
 
@@ -328,6 +329,38 @@ TEST(DryPool, HasThePagesOfItsDevice) {
     EXPECT_LE(pool->stats().reserved, reserved + 2 * kMiB);
     EXPECT_GE(pool->stats().reserved, reserved - 2 * kMiB);
   }
+}
+
+// As tests/gpu/blocks_test.cpp sees them on a GPU.
+TEST(DryPool, OfAGpuHasBlocksOfTheirOwn) {
+  const auto a = make_cpu_stream("a", StreamMode::inlined);
+  const auto pool = make_dry_pool(DeviceKind::cuda);
+  auto& blocks = dynamic_cast<BlockMemory&>(*pool);
+  Buffer first = blocks.allocate_block(5 * kMiB + 1, kActivation, *a);
+  const void* const address = first.data();
+  EXPECT_EQ(pool->stats().current, 5 * kMiB + 1);
+  EXPECT_EQ(pool->stats().reserved, 6 * kMiB);
+  EXPECT_EQ(blocks.block_bytes(address), 6 * kMiB);
+  EXPECT_EQ(pool->device_of(static_cast<std::byte*>(first.data()) + 5 * kMiB), DeviceKind::cuda);
+  first.reset();
+  EXPECT_EQ(pool->stats().reserved, 6 * kMiB) << "it is kept for the next one";
+  const Buffer cut = pool->allocate(6 * kMiB, kActivation, *a);
+  EXPECT_EQ(blocks.block_bytes(cut.data()), 0) << "other buffers are not cut from blocks";
+  EXPECT_EQ(pool->device_of(cut.data()), DeviceKind::cuda);
+  const Buffer small = blocks.allocate_block(3 * kMiB, kActivation, *a);
+  EXPECT_NE(small.data(), address) << "half of the block would be lost";
+  const Buffer near = blocks.allocate_block(11 * kMiB / 2, kActivation, *a), fresh = blocks.allocate_block(11 * kMiB / 2, kActivation, *a);
+  EXPECT_EQ(near.data(), address);
+  EXPECT_NE(fresh.data(), address);
+  EXPECT_EQ(pool->stats().reserved, (6 + 6 + 4 + 6) * kMiB);
+  std::vector<Buffer> free;
+  for (const std::int64_t mib : {18, 16, 16}) free.push_back(blocks.allocate_block(mib * kMiB, kActivation, *a));
+  const void* const oldest_of_the_shortest = free[1].data();
+  free.clear();
+  EXPECT_EQ(blocks.allocate_block(16 * kMiB, kActivation, *a).data(), oldest_of_the_shortest);
+  int on_host = 0;
+  EXPECT_EQ(pool->device_of(&on_host), DeviceKind::cpu);
+  EXPECT_EQ(dynamic_cast<BlockMemory*>(make_dry_pool(DeviceKind::cpu).get()), nullptr);
 }
 
 TEST_P(PoolTest, BuffersThatTasksOwnComeBackSafely) {

@@ -95,6 +95,16 @@ TEST(DryRun, HoldsShards) {
   }
 }
 
+// Their places decide which buffers wait for each other.
+TEST(DryRun, OnGpusBuffersThatNcclRegistersHaveBlocksOfTheirOwn) {
+  const auto run = [](const std::vector<std::string>& flags) {
+    return dry_run(parse_config(read_config_text(config_path("gpt2-124m")), flags), cluster(16, 8));
+  };
+  const DryRun registered = run({}), not_registered = run({"--mesh.register_buffers=false"});
+  EXPECT_EQ(registered.memory.peak, not_registered.memory.peak);
+  EXPECT_GT(registered.memory.reserved_peak, not_registered.memory.reserved_peak) << "only buffers of nearly the same size use them again";
+}
+
 // To the byte: of all that a run holds, the moments alone become smaller.
 TEST(DryRun, HoldsMomentsInTheirPrecision) {
   for (const int ranks : {1, 4}) {

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dry_gpu_pool.hpp"
+
+#include <map>
+
+#include "dry_pages.hpp"
+#include "own_blocks.hpp"
+
+namespace mica::detail {
+namespace {
+
+constexpr std::int64_t kPlenty = std::int64_t{1} << 48;  // more than any GPU has
+constexpr std::int64_t kGranularity = std::int64_t{2} << 20;
+constexpr std::uintptr_t kAlignment = 256;
+
+class DryBlocks final : public OwnBlocks {
+ public:
+  DryBlocks() = default;
+  ~DryBlocks() override { close_all(); }
+  DryBlocks(const DryBlocks&) = delete;
+  DryBlocks& operator=(const DryBlocks&) = delete;
+
+ private:
+  [[nodiscard]] std::int64_t granularity() const override { return kGranularity; }
+  [[nodiscard]] std::uintptr_t make(std::int64_t bytes) override {
+    std::unique_ptr<Pages> pages = make_dry_pages(bytes, kAlignment);
+    const std::uintptr_t address = pages->begin();
+    pages_.emplace(address, std::move(pages));
+    return address;
+  }
+  void free(std::uintptr_t address, std::int64_t /*bytes*/) override { pages_.erase(address); }
+
+  std::map<std::uintptr_t, std::unique_ptr<Pages>> pages_;  // by the address of the block
+};
+
+class DryGpuPool final : public WithOwnBlocks<Pool> {
+ public:
+  DryGpuPool() : WithOwnBlocks(make_dry_pages(kPlenty, kAlignment), std::make_unique<DryBlocks>()) {}
+  [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
+  [[nodiscard]] DeviceKind device_of(const void* data) const override { return owns(data) ? DeviceKind::cuda : DeviceKind::cpu; }
+};
+
+}  // namespace
+
+std::unique_ptr<Pool> make_dry_gpu_pool() { return std::make_unique<DryGpuPool>(); }
+
+}  // namespace mica::detail
