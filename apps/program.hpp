@@ -50,6 +50,7 @@ inline std::string answer(const std::vector<std::string>& arguments, const About
 /// thresholds it goes back to the system.
 inline void return_scratch_memory() {
 #ifdef __GLIBC__
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;  // the user's own
   mallopt(M_MMAP_THRESHOLD, 512 << 10);
   mallopt(M_TRIM_THRESHOLD, 8 << 20);
 #endif

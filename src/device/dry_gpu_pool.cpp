@@ -9,7 +9,7 @@
 namespace mica::detail {
 namespace {
 
-constexpr std::int64_t kPlenty = std::int64_t{1} << 48;  // more than any GPU has
+constexpr std::int64_t kPlenty = std::int64_t{1} << 51;  // 2 PiB, for plans that fit no GPU either
 constexpr std::int64_t kGranularity = std::int64_t{2} << 20;
 constexpr std::uintptr_t kAlignment = 256;
 
@@ -37,7 +37,9 @@ class DryGpuPool final : public WithOwnBlocks<Pool> {
  public:
   DryGpuPool() : WithOwnBlocks(make_dry_pages(kPlenty, kAlignment), std::make_unique<DryBlocks>()) {}
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
-  [[nodiscard]] DeviceKind device_of(const void* data) const override { return owns(data) ? DeviceKind::cuda : DeviceKind::cpu; }
+  [[nodiscard]] DeviceKind device_of(const void* data) const override {
+    return arena().contains(number(data)) || blocks().contains(number(data)) ? DeviceKind::cuda : DeviceKind::cpu;
+  }
 };
 
 }  // namespace

@@ -75,7 +75,9 @@ class WithOwnBlocks : public Base, public BlockMemory {
   void add_block_user(std::weak_ptr<BlockUser> user) override { blocks_->add_user(std::move(user)); }
 
  protected:
-  [[nodiscard]] bool owns(const void* data) const { return arena_.contains(number(data)) || blocks_->contains(number(data)); }
+  static std::uintptr_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+  [[nodiscard]] const Arena& arena() const { return arena_; }
+  [[nodiscard]] const OwnBlocks& blocks() const { return *blocks_; }
 
   /// Only when there is no more, free memory elsewhere in the range, and then that of blocks, is returned first.
   typename Base::Taken take(std::int64_t bytes, Stream& home) override {
@@ -93,8 +95,6 @@ class WithOwnBlocks : public Base, public BlockMemory {
   [[nodiscard]] std::int64_t reserved_bytes() const override { return arena_.resident_bytes() + blocks_->resident_bytes(); }
 
  private:
-  static std::uintptr_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
-
   Arena::Taken take_pages(std::int64_t bytes, Stream& home) {
     Arena::Taken taken = arena_.take(bytes, home);
     if (taken.address == 0) return {};

@@ -44,7 +44,7 @@ plan::RecorderOptions recorder_options(const Config& config, const DryMachine& m
                                 .dtype = fsdp_options(config).param_dtype()};
   // Groups of GPUs do not stage in the pool.
   if (machine.gpu) {
-    if (config.mesh.register_buffers) options.own_blocks_from = NcclOptions{}.register_from_bytes;
+    if (machine.backend == "nccl" && config.mesh.register_buffers) options.own_blocks_from = NcclOptions{}.register_from_bytes;
   } else {
     options.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
       return mpi_staging_bytes(kind, numel, dtype, num_ranks);

@@ -153,7 +153,7 @@ class Pool {
 };
 
 [[nodiscard]] std::unique_ptr<Pool> make_cpu_pool();
-/// Counts and places as a pool of that device does, but its addresses have no memory behind them, however many there are.
+/// Counts and places as a pool of that device does, but its addresses have no memory behind them, however many there are (of a GPU, 2 PiB).
 [[nodiscard]] std::unique_ptr<Pool> make_dry_pool(DeviceKind like);
 
 }  // namespace mica

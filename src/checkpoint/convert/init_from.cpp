@@ -49,8 +49,8 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
                        left.empty() ? "" : left.begin()->first);
 }
 
-/// The ranks that hold the same pieces of a unit.
-ProcessGroup& sharers_of(const fsdp::UnitStorage& unit, Mesh& mesh) { return unit.shard_size() == 1 ? mesh.world() : mesh.replicate(); }
+/// The ranks that hold the same pieces of a unit. Used on the compute stream: nothing runs on the all_reduce stream meanwhile.
+ProcessGroup& sharers_of(const fsdp::UnitStorage& unit) { return unit.device_mesh().all_reduce_group(unit.shard_size()); }
 
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
   const TensorView master = storage.write_master();
@@ -68,12 +68,19 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
   if (!host.empty()) pool.copy(master.data, host.data(), master.bytes());
 }
 
-/// Sends a unit's shard from the rank of `sharers` that has read it to the others. @collective over `sharers`
-void send_to_sharers(TensorView master, int reader, ProcessGroup& sharers, fsdp::DeviceMesh& device_mesh) {
+std::int64_t broadcast_bytes(const fsdp::UnitStorage& unit) {
+  return sharers_of(unit).num_ranks() == 1 ? 0 : std::min(kBroadcastBytes, unit.master().bytes());
+}
+
+/// Sends a unit's shard from the rank of its sharers that has read it to the others. @param buffer  of broadcast_bytes()
+/// @collective over the sharers
+void send_to_sharers(const fsdp::UnitStorage& unit, int reader, const Buffer& buffer) {
+  ProcessGroup& sharers = sharers_of(unit);
   if (sharers.num_ranks() == 1) return;
+  const fsdp::DeviceMesh& device_mesh = unit.device_mesh();
   Stream& compute = device_mesh.compute();
+  const TensorView master = unit.write_master();
   const TensorView shard{master.data, Shape{master.bytes()}, DType::u8};
-  const Buffer buffer = device_mesh.pool().allocate(std::min(kBroadcastBytes, shard.bytes()), MemoryRole::communication, compute);
   for (std::int64_t at = 0; at < shard.bytes(); at += kBroadcastBytes) {
     const TensorView part = shard.slice(at, std::min(kBroadcastBytes, shard.bytes() - at));
     const TensorView message{buffer.data(), part.shape, part.dtype};
@@ -135,19 +142,19 @@ InitReport from_hugging_face(const std::string& path, const std::map<std::string
                              const HostComm& comm) {
   const OpenedModel opened = share_hf_folder(path, comm);
   (void)check_on_all_ranks(opened, model, root, comm);
-  fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   const std::vector<const fsdp::UnitStorage*> units = unit_storages(root);
-  const auto reader_of = [&](std::size_t unit) {
-    return static_cast<int>(unit) % sharers_of(*units[unit], device_mesh.mesh()).num_ranks();
-  };
+  const auto reader_of = [&](std::size_t unit) { return static_cast<int>(unit) % sharers_of(*units[unit]).num_ranks(); };
+  Buffer buffer;  // for all broadcasts
   comm.agree([&] {
+    std::int64_t bytes = 0;
     for (std::size_t u = 0; u < units.size(); ++u) {
-      if (reader_of(u) == sharers_of(*units[u], device_mesh.mesh()).rank()) read_pieces(*opened.source, *units[u], device_mesh.pool());
+      if (reader_of(u) == sharers_of(*units[u]).rank()) read_pieces(*opened.source, *units[u], device_mesh.pool());
+      bytes = std::max(bytes, broadcast_bytes(*units[u]));
     }
+    buffer = device_mesh.pool().allocate(bytes, MemoryRole::communication, device_mesh.compute());
   });
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    send_to_sharers(units[u]->write_master(), reader_of(u), sharers_of(*units[u], device_mesh.mesh()), device_mesh);
-  }
+  for (std::size_t u = 0; u < units.size(); ++u) send_to_sharers(*units[u], reader_of(u), buffer);
   device_mesh.compute().synchronize();
   read_whole(opened, root, comm);
   return report_of(opened);

@@ -13,7 +13,9 @@ class ArenaCudaPool final : public WithOwnBlocks<CudaPool> {
  public:
   ArenaCudaPool() : WithOwnBlocks(make_cuda_pages(), std::make_unique<CudaBlocks>()) {}
 
-  [[nodiscard]] DeviceKind device_of(const void* data) const override { return owns(data) ? DeviceKind::cuda : CudaPool::device_of(data); }
+  [[nodiscard]] DeviceKind device_of(const void* data) const override {
+    return arena().contains(number(data)) ? DeviceKind::cuda : CudaPool::device_of(data);
+  }
 
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {

@@ -77,21 +77,22 @@ std::set<std::string> files_of(const HfSource& source, const std::vector<const f
 struct Grid {
   const char* model;
   int replicas, shard_size;
+  fsdp::Strategy strategy = fsdp::Strategy::hybrid_shard;
 };
 class InitReads : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
-  const auto [name, replicas, shard_size] = GetParam();
+  const auto [name, replicas, shard_size, strategy] = GetParam();
   const std::string folder = test::hf_reference(name);
   const HfSource expected(folder);
   fsdp::Options options;
-  if (replicas > 1) options.strategy = fsdp::Strategy::hybrid_shard;
+  if (replicas > 1) options.strategy = strategy;
   Counts counts;
   int num_needed = 0;  // pairs of a rank, but the first, and a file that it takes bytes from
   run_local_ranks(replicas * shard_size, [&](std::unique_ptr<ProcessGroup> world) {
     const HfModel described = read_hf_model(folder);
     const int rank = world->rank();
-    test::ShardedHfModel model(std::move(world), described, options, replicas);
+    test::ShardedHfModel model(std::move(world), described, options, strategy == fsdp::Strategy::no_shard ? 1 : replicas);
     const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
     std::vector<const fsdp::UnitStorage*> mine;  // replicas read units in turn
     int turn = 0;
@@ -130,9 +131,10 @@ TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
 INSTANTIATE_TEST_SUITE_P(Of, InitReads,
                          ::testing::Values(Grid{"llama_untied", 1, 1}, Grid{"llama_untied", 1, 5}, Grid{"llama_untied", 2, 2},
                                            Grid{"llama_untied", 4, 1}, Grid{"llama_untied", 3, 2}, Grid{"llama_untied", 1, 64},
-                                           Grid{"llama", 2, 3}),
+                                           Grid{"llama", 2, 3}, Grid{"llama", 3, 1, fsdp::Strategy::no_shard}),
                          [](const auto& info) {
-                           return fmt::format("{}_{}x{}", info.param.model, info.param.replicas, info.param.shard_size);
+                           return fmt::format("{}_{}x{}{}", info.param.model, info.param.replicas, info.param.shard_size,
+                                              info.param.strategy == fsdp::Strategy::no_shard ? "_no_shard" : "");
                          });
 
 }  // namespace
