@@ -12,7 +12,7 @@
 
 typedef enum cudaError_enum {
   CUDA_SUCCESS = 0,
-#define MICA_EMULATED_ENUMERATOR(name, value, text) name = value,
+#define MICA_EMULATED_ENUMERATOR(name, value, text) name = (value),
   MICA_EMULATED_DRIVER_ERRORS(MICA_EMULATED_ENUMERATOR)
 #undef MICA_EMULATED_ENUMERATOR
 } CUresult;

@@ -52,7 +52,7 @@ TEST_F(Folders, CheckpointsAreFoundInTheOrderOfTheirSteps) {
   fs::create_directory_symlink(leftover, folder_ / "link");
   for (const std::string& path : {leftover, leftover + "/", folder_ / "link"}) {
     EXPECT_THAT(test::error_of<ConfigError>([&] { (void)resolve_checkpoint(path); }),
-                AllOf(HasSubstr(path), HasSubstr("no complete checkpoint"), HasSubstr("rename it")));
+                AllOf(HasSubstr(path), HasSubstr("not a complete checkpoint"), HasSubstr("rename the folder")));
   }
 }
 

@@ -78,7 +78,7 @@ TEST(ModelConfig, SizesOfALlamaThatDoNotFitAreRefused) {
   expect_says(model_refusal({"--model.heads=16"}), {"1 columns", "even", "model.heads 16"});
   expect_says(model_refusal({"--model.head_dim=7"}), {"7 columns", "even", "model.head_dim"});
   expect_says(model_refusal({"--train.seq_len=33"}), {"train.seq_len = 33", "model.context = 32"});
-  expect_says(model_refusal({"--model.dropout=0.1"}), {"model.dropout = 0.1", "none"});
+  expect_says(model_refusal({"--model.dropout=0.1"}), {"model.dropout = 0.1", "has no dropout"});
   expect_says(model_refusal({"--model.rope_theta=0"}), {"model.rope_theta", "'0'"});
   expect_says(model_refusal({"--model.rope_scaling=yarn"}), {"model.rope_scaling", "'yarn'", "none, llama3"});
   expect_says(model_refusal({"--model.rope_scaling=llama3", "--model.rope_low_freq_factor=4"}),
