@@ -179,7 +179,8 @@ TEST(Damage, TheNextOlderCompleteCheckpointIsNamed) {
     fs::remove(checkpoints + "/step-00000040/manifest.json");
     overwrite(shard_of(30), io::read_file(shard_of(30)).substr(1));
     std::string bytes = io::read_file(shard_of(20));
-    bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
+    char& first = bytes[static_cast<std::size_t>(read_manifest(checkpoints + "/step-00000020").files[0].datasets[0].offset)];
+    first = static_cast<char>(~first);
     overwrite(shard_of(20), bytes);
     const auto newest = newest_complete(folder.path());
     EXPECT_EQ(newest->step, 40);
