@@ -10,11 +10,10 @@
 
 namespace mica::checkpoint {
 namespace {
-
 namespace fs = std::filesystem;
+}  // namespace
 
-/// Catches files that someone deleted or truncated while the checkpoint was being written.
-void check_files(const Manifest& manifest, const std::string& folder) {
+void check_file_sizes(const Manifest& manifest, const std::string& folder) {
   for (const FileEntry* file : manifest.all_files()) {
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(folder + "/" + file->name, error);
@@ -24,8 +23,6 @@ void check_files(const Manifest& manifest, const std::string& folder) {
                      folder, file->name, error ? error.message() : fmt::format("has {} bytes", bytes), file->bytes);
   }
 }
-
-}  // namespace
 
 std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry>& files, const std::optional<Retention>& retention,
                                  io::Publication& publication, const std::function<void(std::string_view)>& at_point,
@@ -41,7 +38,7 @@ std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry
   at("before manifest");
   write_manifest(publication.temporary(), manifest);
   at("before rename");
-  check_files(manifest, publication.temporary());
+  check_file_sizes(manifest, publication.temporary());
 
   const std::string& final = publication.path();
   const std::string replaced = final + std::string(kReplacedSuffix);

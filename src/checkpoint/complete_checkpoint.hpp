@@ -25,4 +25,7 @@ std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry
                                  io::Publication& publication, const std::function<void(std::string_view)>& at_point,
                                  std::vector<std::string>& notes);
 
+/// Finds files that someone deleted or truncated. @throws IoError, in the words of a checkpoint that is being written
+void check_file_sizes(const Manifest& manifest, const std::string& folder);
+
 }  // namespace mica::checkpoint

@@ -11,6 +11,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/tensor/host_math.hpp"
 
+#include "complete_checkpoint.hpp"
 #include "read_plan.hpp"
 #include "save_job.hpp"
 #include "shared_read.hpp"
@@ -206,11 +207,8 @@ class Loader {
 /// Whether all files that its manifest names are there in their sizes.
 bool is_complete(const std::string& folder) {
   try {
-    const Manifest manifest = read_manifest(folder);
-    return std::ranges::all_of(manifest.all_files(), [&](const FileEntry* file) {
-      std::error_code error;
-      return fs::file_size(folder + "/" + file->name, error) == static_cast<std::uintmax_t>(file->bytes) && !error;
-    });
+    check_file_sizes(read_manifest(folder), folder);
+    return true;
   } catch (const Error&) {  // of another format, for example: cannot be resumed from
     return false;
   }
