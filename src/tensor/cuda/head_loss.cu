@@ -22,8 +22,8 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int kWarp = 32;
-/// Most threads of a block, so that two blocks fit on a multiprocessor: while one waits for its warps, the other reads.
-constexpr int kMostThreads = 512;
+/// Blocks on a multiprocessor: while one waits for its warps, the others read.
+constexpr int kBlocks = 4;
 /// Elements of a row that a thread loads before it waits for any, in packs of 16 bytes next to its neighbours' packs.
 constexpr int kPerThread = 16;
 
@@ -40,7 +40,7 @@ __device__ inline Softmax merged(const Softmax& a, const Softmax& b) {
 
 /// Every thread gets the block's result.
 __device__ inline Softmax merged_over_block(Softmax mine) {
-  __shared__ float largest[kMostThreads / kWarp], sum[kMostThreads / kWarp];
+  __shared__ float largest[kBlockThreads / kWarp], sum[kBlockThreads / kWarp];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     const float other = __shfl_xor_sync(0xffffffffU, mine.largest, distance);
     mine = merged(mine, {other, __shfl_xor_sync(0xffffffffU, mine.sum, distance)});
@@ -121,7 +121,7 @@ __device__ Softmax softmax_of_row(const L* logits, std::int64_t vocab) {
 /// One row per block, the last row first, since the end of the product's output is still in the cache. dloss null: no gradient.
 /// A target outside the vocabulary makes the row's loss and gradient NaN: an error message would need the host to wait.
 template <class L, class T>
-__global__ void __launch_bounds__(kMostThreads, 2) head_loss_rows(Rows<L> rows, double scale, const float* dloss) {
+__global__ void __launch_bounds__(kBlockThreads, kBlocks) head_loss_rows(Rows<L> rows, double scale, const float* dloss) {
   using Logits = Round<L>;
   const std::int64_t row = static_cast<std::int64_t>(gridDim.x) - 1 - blockIdx.x;
   L* logits = rows.logits + row * rows.stride;
@@ -212,7 +212,7 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
       const Rows<L> of{static_cast<L*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
                        static_cast<float*>(losses.data()) + begin};
       launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)},
-             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, head_loss_rows<L, T>, of, scale, dloss);
+             Grid{.x = rows}, head_loss_rows<L, T>, of, scale, dloss);
     };
     with_element(dtype, [&](auto element) {
       if (logits_dtype == dtype) return launch_rows(element, element);

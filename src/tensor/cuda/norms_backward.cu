@@ -24,8 +24,8 @@ using Together = Lanes<kColumns>;
 using OneByOne = Lanes<1>;
 constexpr int kMostThreads = 1024;
 constexpr int kMostWarps = kMostThreads / kWarp;
-/// Up to this many threads per block, a thread has registers for several rows.
-constexpr int kFewThreads = 512;
+/// Up to this many threads per block, a thread has registers for two rows, if three such blocks share a multiprocessor.
+constexpr int kFewThreads = 256;
 
 /// Minimum number of rows per block, and maximum number of blocks.
 constexpr std::int64_t kRowsPerSum = 8;
@@ -125,7 +125,7 @@ __device__ void sum_over_block(RowNorm (&rows)[kRows], std::int64_t turn, std::i
 
 /// Rows of at most kThreads * kColumns columns.
 template <class T, class Reading, bool kCentred, int kThreads>
-__global__ void __launch_bounds__(kThreads) norm_backward_kernel(NormGradients<T> norm) {
+__global__ void __launch_bounds__(kThreads, kThreads > kFewThreads ? 1 : 3) norm_backward_kernel(NormGradients<T> norm) {
   constexpr Reading access;
   constexpr int kRows = kThreads > kFewThreads ? 1 : 2;
   const std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * kColumns;
@@ -135,13 +135,14 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(NormGradients<T
 
   std::int64_t turn = 0;
   for (std::int64_t first = norm.begin(); first < end; first += kRows, ++turn) {
-    Packed<T, kColumns> xs[kRows], dys[kRows];
+    Packed<T, kColumns> xs[kRows], dys[kRows], before[kRows] = {};
     RowNorm rows[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t row = first + r < end ? first + r : end - 1;
       xs[r] = read_columns(norm.x + row * norm.cols + j, count, access);
       dys[r] = read_columns(norm.dy + row * norm.cols + j, count, access);
+      if (norm.accumulate && norm.dx != nullptr) before[r] = read_columns(norm.dx + row * norm.cols + j, count, access);
       rows[r] = RowNorm::of<kCentred>(norm, row);
     }
 #pragma unroll
@@ -161,13 +162,11 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(NormGradients<T
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= end) break;
       T* to = norm.dx + (first + r) * norm.cols + j;
-      Packed<T, kColumns> before{};
-      if (norm.accumulate) before = read_columns(to, count, access);
       Values<kColumns> dx;
 #pragma unroll
       for (int l = 0; l < kColumns; ++l) {
-        dx.v[l] =
-            rows[r].dx(to_float(xs[r].element[l]), to_float(dys[r].element[l]), to_float(gammas.element[l]), to_float(before.element[l]));
+        dx.v[l] = rows[r].dx(to_float(xs[r].element[l]), to_float(dys[r].element[l]), to_float(gammas.element[l]),
+                             to_float(before[r].element[l]));
       }
       write_columns(to, count, dx, access);
     }
