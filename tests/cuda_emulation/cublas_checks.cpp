@@ -35,15 +35,6 @@ bool find_epilogue(std::uint32_t which, Epilogue& out) {
     case CUBLASLT_EPILOGUE_DGELU:
       out.gelu_gradient = true;
       return true;
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-      out.gelu_gradient = out.bias_gradient = true;
-      return true;
-    case CUBLASLT_EPILOGUE_BGRADA:
-      out.sums_a = true;
-      return true;
-    case CUBLASLT_EPILOGUE_BGRADB:
-      out.sums_b = true;
-      return true;
     default:
       return false;
   }
@@ -68,10 +59,9 @@ cublasStatus_t check_types(const Operation& op, const Layout& a, const Layout& b
 cublasStatus_t check_epilogue(const Operation& op, const Layout& d, Epilogue& epilogue) {
   if (!find_epilogue(op.epilogue, epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT && d.order != CUBLASLT_ORDER_COL) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (epilogue.has_vector()) {
+  if (epilogue.bias) {
     if (op.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     if (op.bias_type != -1 && op.bias_type != static_cast<std::int32_t>(d.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if ((epilogue.sums_a || epilogue.sums_b) && d.batch_count > 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   if (epilogue.has_aux()) {
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(op.aux) % kAuxAlignment == 0;

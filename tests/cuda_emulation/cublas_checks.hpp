@@ -6,9 +6,7 @@
 namespace mica::cuda_emulation {
 
 struct Epilogue {
-  bool bias = false, gelu = false, aux_out = false, gelu_gradient = false, bias_gradient = false;
-  bool sums_a = false, sums_b = false;
-  [[nodiscard]] bool has_vector() const { return bias || bias_gradient || sums_a || sums_b; }
+  bool bias = false, gelu = false, aux_out = false, gelu_gradient = false;
   [[nodiscard]] bool has_aux() const { return aux_out || gelu_gradient; }
 };
 

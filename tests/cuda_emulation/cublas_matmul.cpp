@@ -64,7 +64,7 @@ struct Operands {
 
 /// All that a product touches is there, aligned as the algorithm expects, and apart from the result.
 cublasStatus_t check_operands(const Operation& op, const Epilogue& epilogue, const cublasLtMatmulAlgo_t* algo, const Operands& x) {
-  const std::uint64_t vector_bytes = (epilogue.sums_b ? x.d_layout.cols : x.d_layout.rows) * element_bytes(x.d_layout.type);
+  const std::uint64_t vector_bytes = x.d_layout.rows * element_bytes(x.d_layout.type);
   const std::uint64_t aux_bytes =
       ((x.d_layout.cols - 1) * static_cast<std::uint64_t>(op.aux_ld) + x.d_layout.rows) * element_bytes(x.d_layout.type);
   const auto alignment = [&](Word word, const Layout& layout) { return algo != nullptr ? algo->data[word] : element_bytes(layout.type); };
@@ -80,7 +80,7 @@ cublasStatus_t check_operands(const Operation& op, const Epilogue& epilogue, con
       {true, "B", x.b, extent_bytes(x.b_layout), alignment(kAlignmentB, x.b_layout)},
       {x.reads_c, "C", x.c, extent_bytes(x.c_layout), alignment(kAlignmentC, x.c_layout)},
       {true, "D", x.d, extent_bytes(x.d_layout), alignment(kAlignmentD, x.d_layout)},
-      {epilogue.has_vector(), "bias", op.bias, vector_bytes, element_bytes(x.d_layout.type)},
+      {epilogue.bias, "bias", op.bias, vector_bytes, element_bytes(x.d_layout.type)},
       {epilogue.has_aux(), "aux", op.aux, aux_bytes, element_bytes(x.d_layout.type)},
       {workspace_bytes > 0, "workspace", x.workspace, workspace_bytes, 16},
   };
@@ -108,7 +108,6 @@ void finish(const Operation& op, const Epilogue& epilogue, float alpha, float be
   const auto bias_at = [&](std::int64_t i) { return batch * op.bias_batch_stride + i; };
   const auto aux_at = [&](std::int64_t i, std::int64_t j) { return batch * op.aux_batch_stride + j * op.aux_ld + i; };
   for (std::int64_t i = 0; i < d.rows(); ++i) {
-    float sum = 0;
     for (std::int64_t j = 0; j < d.cols(); ++j) {
       float value = alpha * product[static_cast<std::size_t>(j * d.rows() + i)];
       if (beta != 0) value += beta * c.at(i, j);
@@ -116,19 +115,8 @@ void finish(const Operation& op, const Epilogue& epilogue, float alpha, float be
       if (epilogue.aux_out) store(op.aux, type, aux_at(i, j), value);
       if (epilogue.gelu) value = gelu(value);
       if (epilogue.gelu_gradient) value *= gelu_gradient(load(op.aux, type, aux_at(i, j)));
-      sum += value;
       d.set(i, j, value);
     }
-    if (epilogue.bias_gradient) store(op.bias, type, bias_at(i), sum);
-  }
-}
-
-void store_sums(const Operation& op, const Epilogue& epilogue, const Matrix& a, const Matrix& b, std::uint32_t type) {
-  const std::int64_t count = epilogue.sums_a ? a.rows() : b.cols();
-  for (std::int64_t i = 0; i < count; ++i) {
-    float sum = 0;
-    for (std::int64_t p = 0; p < a.cols(); ++p) sum += epilogue.sums_a ? a.at(i, p) : b.at(p, i);
-    store(op.bias, type, i, sum);
   }
 }
 
@@ -223,7 +211,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
       const Matrix a(A, a_layout, op.transa, batch), b(B, b_layout, op.transb, batch), c(C, c_layout, CUBLAS_OP_N, batch);
       Matrix d(D, d_layout, CUBLAS_OP_N, batch);
       const auto product = multiply(a, b, op.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32);
-      if (epilogue.sums_a || epilogue.sums_b) store_sums(op, epilogue, a, b, d_layout.type);
       finish(op, epilogue, scale, kept, product, c, d, d_layout.type, batch);
     }
   });

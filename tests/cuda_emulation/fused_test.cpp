@@ -42,7 +42,7 @@ TEST_F(FusedCalls, AGeluBelongsToItsProductWhereCublasLtTakesIt) {
       const TensorView x = zeros({3, 5}, dtype), w = zeros({width, 5}, dtype), bias = zeros({width}, dtype);
       const TensorView pre = zeros({3, width}, dtype), y = zeros({3, width}, dtype), down = zeros({7, width}, dtype),
                        dy = zeros({3, 7}, dtype);
-      const bool fits = width % 8 == 0;
+      const bool fits = dtype != DType::f32 && width % 8 == 0;
       const std::pair<int, int> expected{1, fits ? 0 : 1};
       const auto forward = [&](ConstTensorView b, TensorView p) { kernels_->linear_gelu(*stream_, x, w, b, p, y); };
       EXPECT_EQ(count([&] { forward(bias, pre); }), expected) << width;

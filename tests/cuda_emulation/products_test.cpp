@@ -78,7 +78,7 @@ TEST_F(ProductsWithout, SearchingAgain) {
     kernels_->linear_backward_params(*stream_, y, x, dw, db, Write::overwrite);
     kernels_->linear_backward_params(*stream_, y, x, dw, {}, Write::overwrite);
   }
-  EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 3) << "one for each product, the gradient with a bias's is another";
+  EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 2) << "one for each product";
   EXPECT_EQ(calls("cublasLtMatmulAlgoCheck"), 0);
   EXPECT_EQ(calls("cublasLtMatmul"), 9);
   EXPECT_EQ(host_waits(), 0);
@@ -106,26 +106,6 @@ TEST_F(ProductsWithout, SumsInPartsAreMadeWhereTheyAreReproducibleAndInF32) {
       const bool in_place = !reproducible && out == DType::f32;
       EXPECT_EQ(allowed_reductions(), in_place ? kApart | CUBLASLT_REDUCTION_SCHEME_INPLACE : kApart);
     }
-  }
-}
-
-TEST_F(ProductsWithout, BiasGradientsInTheProduct) {
-  const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), dy = numbers({kRows, kOut}, DType::bf16, 2);
-  std::vector<std::vector<float>> results;
-  enum class Case { taken, refused, unwanted };
-  for (const Case c : {Case::taken, Case::refused, Case::unwanted}) {
-    kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = c != Case::unwanted});
-    const TensorView dw = empty({kOut, kIn}, DType::f32), db = empty({kOut}, DType::f32);
-    if (c == Case::refused) fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
-    reset_calls();
-    kernels_->linear_backward_params(*stream_, dy, x, dw, db, Write::overwrite);
-    EXPECT_EQ(calls("cudaLaunchKernelEx"), c == Case::taken ? 0 : 2) << "partial sums and their sum";
-    results.push_back(values(dw));
-    results.push_back(values(db));
-  }
-  for (const std::size_t other : {2, 4}) {
-    EXPECT_EQ(results[0], results[other]);
-    EXPECT_EQ(results[1], results[other + 1]);
   }
 }
 

@@ -211,8 +211,8 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
       using T = decltype(element);
       const Rows<L> of{static_cast<L*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
                        static_cast<float*>(losses.data()) + begin};
-      launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)},
-             Grid{.x = rows}, head_loss_rows<L, T>, of, scale, dloss);
+      launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)}, Grid{.x = rows}, head_loss_rows<L, T>, of,
+             scale, dloss);
     };
     with_element(dtype, [&](auto element) {
       if (logits_dtype == dtype) return launch_rows(element, element);

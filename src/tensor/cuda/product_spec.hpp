@@ -11,18 +11,16 @@ namespace mica::cuda {
 /// Operations fused with the product.
 enum class Epilogue : std::uint8_t {
   none,
-  bias,           ///< a vector [n] of C's dtype is added to every row of C
-  bias_gradient,  ///< the sums of op(A)'s rows over k are written to a vector [m] of C's dtype
-  gelu,           ///< C = gelu(A B)
-  gelu_bias,      ///< C = gelu(A B + bias)
-  gelu_aux,       ///< these two, and the GELU's input is written to a second matrix, rounded to C's dtype
+  bias,       ///< a vector [n] of C's dtype is added to every row of C
+  gelu,       ///< C = gelu(A B)
+  gelu_bias,  ///< C = gelu(A B + bias)
+  gelu_aux,   ///< these two, and the GELU's input is written to a second matrix, rounded to C's dtype
   gelu_aux_bias,
   gelu_gradient,  ///< C = (A B) * gelu'(second matrix)
 };
 
 [[nodiscard]] constexpr bool has_vector(Epilogue epilogue) {
-  return epilogue == Epilogue::bias || epilogue == Epilogue::bias_gradient || epilogue == Epilogue::gelu_bias ||
-         epilogue == Epilogue::gelu_aux_bias;
+  return epilogue == Epilogue::bias || epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_aux_bias;
 }
 /// A second matrix of C's shape, leading dim and dtype: cuBLASLt's "epilogue auxiliary buffer".
 [[nodiscard]] constexpr bool has_aux(Epilogue epilogue) {
@@ -34,8 +32,6 @@ enum class Epilogue : std::uint8_t {
       return "";
     case Epilogue::bias:
       return " with a bias";
-    case Epilogue::bias_gradient:
-      return " with a bias's gradient";
     case Epilogue::gelu:
     case Epilogue::gelu_aux:
       return " with a GELU";

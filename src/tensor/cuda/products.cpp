@@ -44,8 +44,6 @@ cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::bias:
       return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::bias_gradient:
-      return CUBLASLT_EPILOGUE_BGRADB;  // A is the second operand of cuBLASLt, and C's columns are the rows of its D
     case Epilogue::gelu:
       return CUBLASLT_EPILOGUE_GELU;
     case Epilogue::gelu_bias:
