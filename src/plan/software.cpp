@@ -16,10 +16,24 @@ namespace mica::plan {
 namespace {
 
 /// Tasks of a step that a dry run records, and that others may do otherwise.
-constexpr std::array kTasks{
-    "adamw",         "add",        "attention",           "attention_backward",     "embedding", "embedding_backward", "gelu",
-    "gelu_backward", "layer_norm", "layer_norm_backward", "linear_backward_params", "rms_norm",  "rms_norm_backward",  "rotary",
-    "scale",         "swiglu",     "swiglu_backward"};
+constexpr std::array kTasks{"adamw",
+                            "add",
+                            "attention",
+                            "attention_backward",
+                            "embedding",
+                            "embedding_backward",
+                            "gelu",
+                            "gelu_backward",
+                            "head_loss_backward",
+                            "layer_norm",
+                            "layer_norm_backward",
+                            "linear_backward_params",
+                            "rms_norm",
+                            "rms_norm_backward",
+                            "rotary",
+                            "scale",
+                            "swiglu",
+                            "swiglu_backward"};
 
 double number_in(const io::JsonValue& json, const char* key, double lowest, double highest) {
   const io::JsonValue found = json[key];
@@ -56,13 +70,14 @@ Software parse_software(std::string_view text, const std::string& file_name) {
   if (json.has("fuses_layers")) software.fuses_layers = json["fuses_layers"].boolean();
   static_cast<void>(json["what"].text());
   constexpr double kMost = 1e9;
-  json["attention"].for_each_key([&](const std::string& hardware, const io::JsonValue& each) {
-    check_keys(each, {"forward_tflops", "backward_tflops", "half_tokens", "source"});
-    check_source(each);
-    software.attention[hardware] = {.forward_tflops = number_in(each, "forward_tflops", 1e-3, kMost),
-                                    .backward_tflops = number_in(each, "backward_tflops", 1e-3, kMost),
-                                    .half_tokens = number_in(each, "half_tokens", 0, kMost)};
-  });
+  if (json.has("attention"))
+    json["attention"].for_each_key([&](const std::string& hardware, const io::JsonValue& each) {
+      check_keys(each, {"forward_tflops", "backward_tflops", "half_tokens", "source"});
+      check_source(each);
+      software.attention[hardware] = {.forward_tflops = number_in(each, "forward_tflops", 1e-3, kMost),
+                                      .backward_tflops = number_in(each, "backward_tflops", 1e-3, kMost),
+                                      .half_tokens = number_in(each, "half_tokens", 0, kMost)};
+    });
   json["kernels"].for_each_key([&](const std::string& task, const io::JsonValue& each) {
     if (std::ranges::find(kTasks, task) == kTasks.end())
       each.fail(fmt::format("is no task that may be changed; expected one of {}", fmt::join(kTasks, ", ")));

@@ -6,29 +6,24 @@
 #include <string_view>
 #include <vector>
 
+#include "mica/plan/hardware.hpp"
+
 namespace mica::plan {
 
-/// What an attention kernel reaches: long_tflops x T / (T + half_tokens) on sequences of T tokens. Below its diagonal a causal attention
-/// has less to do in short sequences, and each of its tiles costs the same.
-struct AttentionRate {
-  double forward_tflops = 0, backward_tflops = 0;  ///< of long sequences
-  double half_tokens = 0;                          ///< the length that reaches half of them
-};
-
-/// How another program's kernels do what a task of Mica does.
+/// How a program's kernels do what a task of Mica does.
 struct KernelCost {
   double bandwidth = 1;  ///< the share of Hardware::memory_gb_s that they reach
   double extra = 0;      ///< bytes that further kernels move for it, as a multiple of the task's own (a product's: its operands')
 };
 
-/// A program that trains with Mica's schedule and layers, which are those of PyTorch's FSDP, but with kernels of its own: its attention and
-/// its kernels between products are of another speed, and most programs fuse no layers. For comparisons with measurements of that program.
-/// Read from a JSON file, in which every constant has a source (docs/planning.md, Software files).
+/// The kernels of a program that trains with Mica's schedule and layers, which are those of PyTorch's FSDP: Mica's own on a GPU ("mica"),
+/// or another's, for comparisons with measurements of it; its attention and its kernels between products are of another speed then, and
+/// most programs fuse no layers. Read from a JSON file, in which every constant has a source (docs/planning.md, Software files).
 struct Software {
   std::string name;
   bool fuses_layers = false;                       ///< a layer with its neighbour, as Mica does [Note: fused neighbours]
-  std::map<std::string, AttentionRate> attention;  ///< by Hardware::name
-  std::map<std::string, KernelCost> kernels;       ///< by the name of Mica's task; the others cost what Mica's do
+  std::map<std::string, AttentionRate> attention;  ///< by Hardware::name; empty: the hardware's own
+  std::map<std::string, KernelCost> kernels;       ///< by the name of Mica's task; the others move their bytes at full bandwidth
 
   /// @throws ConfigError naming the hardware that there is
   [[nodiscard]] const AttentionRate& attention_on(const std::string& hardware_name) const;

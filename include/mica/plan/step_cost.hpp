@@ -25,9 +25,9 @@ namespace mica::plan {
 
 struct CostOptions {
   int ranks_per_node = 1;
-  std::int64_t seq_len = 1;  ///< of attention
+  std::int64_t seq_len = 1, head_dim = 128;  ///< of attention
   bool tf32 = false;
-  const Software* software = nullptr;  ///< whose kernels are timed; null: Mica's
+  const Software* software = nullptr;  ///< whose kernels are timed; null: such as move their bytes at full bandwidth
 };
 /// The ops of a record with their durations, one for one, for simulate().
 /// @throws ConfigError if options.software has no attention on this hardware

@@ -51,6 +51,10 @@ double save_interval_s(const Config::Checkpoint& checkpoint, const Forecast& f) 
   return by_steps > 0 ? by_steps : by_clock > 0 ? by_clock : f.best_checkpoint_interval_s;
 }
 
+std::int64_t head_dim_of(const Config& config) {
+  return config.model.head_dim > 0 ? config.model.head_dim : config.model.width / config.model.heads;
+}
+
 /// The cost of checkpoints and failures. A save stops training unless it is in the background; a failure costs half an interval and a
 /// restart.
 void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
@@ -72,6 +76,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
   const std::vector<plan::SimOp> ops = plan::sim_ops(dry.record, h,
                                                      {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks),
                                                       .seq_len = config.train.seq_len,
+                                                      .head_dim = head_dim_of(config),
                                                       .tf32 = config.train.tf32,
                                                       .software = cluster.software ? &*cluster.software : nullptr});
   const std::vector<plan::SimStep> steps = plan::simulate(ops, {.num_streams = static_cast<int>(dry.record.streams.size()),

@@ -34,7 +34,7 @@ plays them with the hardware's rates.
                          mica-bench gemm --hardware-out FILE, then comm --hardware-out FILE, write one for this machine
   --software=NAME|FILE   times the kernels of another program under Mica's schedule, to compare with measurements of that program:
                          pytorch, pytorch-compiled, pytorch-2022, llm-foundry-2023, fms-2024, or a JSON file of the same form;
-                         default: Mica's own kernels
+                         default: Mica's own (mica)
   --node-gbps=G          network bandwidth of a node in each direction, in Gb/s; default: as the hardware says
   --json                 one JSON object instead of the table
   --largest=false        do not search for the largest micro-batch that fits, which takes most of the time
@@ -145,7 +145,11 @@ Cluster cluster_of(const PlanRequest& command) {
   Cluster cluster{.hardware = plan::find_hardware(command.hardware), .num_ranks = static_cast<int>(command.ranks)};
   cluster.ranks_per_node = command.ranks_per_node > 0 ? static_cast<int>(command.ranks_per_node) : cluster.hardware.ranks_per_node;
   cluster.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks);
-  if (!command.software.empty()) cluster.software = plan::find_software(command.software);
+  if (!command.software.empty()) {
+    cluster.software = plan::find_software(command.software);
+  } else if (cluster.hardware.is_gpu) {
+    cluster.software = plan::find_software("mica");
+  }
   if (command.node_gbps > 0) cluster.hardware.network_gbps = command.node_gbps;
   require<ConfigError>(cluster.num_ranks % cluster.ranks_per_node == 0,
                        "--ranks={} is not a multiple of the {} ranks of a node: choose a multiple, or set "
