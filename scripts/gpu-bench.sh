@@ -4,7 +4,7 @@
 # with CUDA, or in the folder that scripts/gpu-check.sh packs. JSON lines go to results/bench.jsonl, a table to the terminal.
 #   scripts/gpu-bench.sh                  every stage, or: tokens peer large staged
 #   PYTHON=python3 scripts/gpu-bench.sh tokens peer
-# tokens: gpt2-124m, bf16, T=1024, micro-batches doubled while they fit   peer: the same by PyTorch, one rank
+# tokens: gpt2-124m, bf16, T=1024, micro-batches doubled while they fit   peer: the same by PyTorch, FSDP2 and plain, one rank
 # large:  a 1.5B model, for the share of the card's peak                  staged: 2 ranks on one GPU, with a trace
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -37,7 +37,9 @@ stage_tokens() {
 }
 stage_peer() {
   for batch in 8 16 32 64; do torch --model gpt2-124m --batch "$batch" || break; done
+  torch --mode plain --model gpt2-124m --batch 32
   mica --model gpt2-124m --batch 32   # again, since the GPU's clock may have changed
+  torch --model gpt2-1.5b --batch 8
 }
 stage_large() {
   for batch in 4 8 16 24 32; do mica --model gpt2-1.5b --batch "$batch" || break; done

@@ -130,9 +130,8 @@ train() { # NAME FLAGS...: a short run, its metrics into results
   bin/mica-train share/gpt2-tiny-text.cfg --data.train=share/text.train.h5 --data.val=share/text.val.h5 --run.dir="$out/$1" \
     --train.steps="${STEPS:-8}" --optim.warmup_steps=2 --train.log_interval=1 "${@:2}"
 }
-sanitize() { # TOOL: the kernels and the groups
-  compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_tensor --gtest_filter='-*Large*' &&
-    CUDA_MODULE_LOADING=EAGER compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_comm
+sanitize() { # TOOL PROGRAM FLAGS...
+  CUDA_MODULE_LOADING=EAGER compute-sanitizer --tool "$1" --error-exitcode 9 "bin/$2" "${@:3}"
 }
 stage_kernels() { bin/gpu_tensor --gtest_brief=1 && bin/gpu_fused_attention --gtest_brief=1; }
 stage_device() { bin/gpu_device --gtest_brief=1; }
@@ -157,9 +156,13 @@ for run, other, bound in (("gpu", "cpu", 1e-5), ("gpu-bf16", "cpu-bf16", 1e-3)):
 sys.exit(failed)
 PY
 }
-stage_memcheck() { MICA_GPU_POOL=plain sanitize memcheck; }  # in the arena pool, memcheck could not see where a tensor ends
-stage_racecheck() { sanitize racecheck; }
-stage_synccheck() { sanitize synccheck; }
+# In the arena pool, memcheck could not see where a tensor ends.
+stage_memcheck() {
+  local -x MICA_GPU_POOL=plain
+  sanitize memcheck gpu_tensor --gtest_filter='-*Large*' && sanitize memcheck gpu_comm
+}
+stage_racecheck() { sanitize racecheck gpu_tensor --gtest_filter='-*Large*'; }  # of the groups' kernels, NCCL's, it makes no end
+stage_synccheck() { sanitize synccheck gpu_tensor --gtest_filter='-*Large*' && sanitize synccheck gpu_comm; }
 
 stages=(kernels device comm parity checkpoint train memcheck racecheck synccheck)
 if [[ $# -eq 0 ]]; then
