@@ -32,7 +32,7 @@ stage_tokens() {
   for batch in 8 16 32 64 128; do mica --model gpt2-124m --batch "$batch" || break; done
   for batch in 32 64; do mica --model gpt2-124m --batch "$batch" --train.reproducible=false; done   # as the peer, which does not guarantee an order either
   mica --model gpt2-124m --batch 32 --train.f32_logits=false     # as the peer, whose logits are bf16
-  MICA_GPU_EPILOGUES=off mica --model gpt2-124m --batch 32       # GELUs and sums as separate kernels
+  MICA_GPU_EPILOGUES=off mica --model gpt2-124m --batch 32       # GELUs as kernels of their own
   mica --model gpt2-124m --batch 32 --fsdp.recompute=cheap       # outputs of norms and GELUs are recomputed; the peer keeps them
 }
 stage_peer() {

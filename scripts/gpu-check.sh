@@ -4,7 +4,7 @@
 #   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
 #                                          (and build/gpu-check.tar.xz, some 40 MB for one architecture)
 #   build/gpu-check/run                    there: lists the stages
-#   build/gpu-check/run kernels parity     there: runs these, each in under 9 minutes; `all` runs every one
+#   build/gpu-check/run kernels parity     there: runs these, the first six in a minute; `all` runs every one
 #   scripts/gpu-check.sh emulate BUILD     here: packs a build's programs for emulated GPUs and runs two stages, a test of this script
 # Stages: kernels device comm parity checkpoint train memcheck racecheck synccheck. Speed: scripts/gpu-bench.sh, packed along.
 set -euo pipefail
@@ -161,7 +161,7 @@ stage_memcheck() {
   local -x MICA_GPU_POOL=plain
   sanitize memcheck gpu_tensor --gtest_filter='-*Large*' && sanitize memcheck gpu_comm
 }
-stage_racecheck() { sanitize racecheck gpu_tensor --gtest_filter='-*Large*'; }  # of the groups' kernels, NCCL's, it makes no end
+stage_racecheck() { sanitize racecheck gpu_tensor --gtest_filter='-*Large*'; }  # not gpu_comm: with NCCL's kernels racecheck does not finish
 stage_synccheck() { sanitize synccheck gpu_tensor --gtest_filter='-*Large*' && sanitize synccheck gpu_comm; }
 
 stages=(kernels device comm parity checkpoint train memcheck racecheck synccheck)

@@ -19,7 +19,6 @@ CausalSelfAttention::CausalSelfAttention(const AttentionOptions& options)
       resid_dropout_(add_child<Dropout>("resid_dropout", options.dropout, options.dropout_name)) {
   require<ConfigError>(heads_ > 0 && width_ % heads_ == 0,
                        "model.width {} is not divisible by model.heads {}: every head gets width / heads columns", width_, heads_);
-  set_ends_in_last_child();
 }
 
 Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* record) {

@@ -51,10 +51,7 @@ void begin_chain(std::span<Module* const> chain, Record* record) {
 }
 
 /// The forward of a chain that has begun, from module `first` on; xs are that one's inputs.
-/// @param base  added to the chain's output by the module that adding_module() finds; null: none
-Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record,
-                  const Tensor* base = nullptr) {
-  const std::size_t adding = base ? adding_module(context, chain, *base) : chain.size();
+Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record) {
   for (std::size_t i = first; i < chain.size(); ++i) {
     Record* child = child_of(record, i);
     const void* input = xs.empty() ? nullptr : xs[0].view().data;
@@ -64,8 +61,6 @@ Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t 
     }
     if (of_both) {
       xs = *std::move(of_both);
-    } else if (i == adding) {
-      xs = forward_onto(context, *chain[i], *base, std::move(xs), child);
     } else {
       xs = chain[i]->forward(context, std::move(xs), child);
     }
@@ -89,18 +84,12 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
   std::optional<Tensors> begun;  // outputs of the chain's first module, where the sum before it made them
   for (std::size_t c = 0; c < chains.size(); ++c) {
     const std::size_t first = begun ? 1 : 0;
-    const bool adds = adding_module(context, chains[c], x) < chains[c].size();
-    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record, adds ? &x : nullptr);
+    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record);
     require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
                    "a residual branch must return one tensor of its input's shape {}, it returned {}", x.shape().to_string(),
                    branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
     if (record) extra_of(*record).x_needs_grad = x.needs_grad;
     begun.reset();
-    if (adds) {
-      x = std::move(branch[0]);
-      if (c + 1 < chains.size()) record = begin(chains[c + 1]);
-      continue;
-    }
     Tensor sum = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
     sum.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
     if (c + 1 < chains.size()) {

@@ -34,9 +34,7 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionOptions&
       qkv_{&add_child<Linear>("q_proj", o.width, heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std}),
            &add_child<Linear>("k_proj", o.width, kv_heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std}),
            &add_child<Linear>("v_proj", o.width, kv_heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std})},
-      o_proj_(add_child<Linear>("o_proj", heads_ * head_dim_, o.width, LinearOptions{.bias = false, .weight_std = o.weight_std})) {
-  set_ends_in_last_child();
-}
+      o_proj_(add_child<Linear>("o_proj", heads_ * head_dim_, o.width, LinearOptions{.bias = false, .weight_std = o.weight_std})) {}
 
 Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);

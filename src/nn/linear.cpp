@@ -22,15 +22,9 @@ Tensors Linear::do_forward(Context& context, Tensors xs, Record* record) {
   expect_activation(*this, x, in_, weight.dtype);
   Tensor y = context.make(with_last_dim(x.shape(), out_), weight.dtype);
   const ConstTensorView bias = bias_ ? data_of(*bias_) : ConstTensorView();
-  const bool adds = context.residual_sum.product == this;
-  const Tensor* addend = adds ? std::exchange(context.residual_sum, {}).x : nullptr;
-  if (addend) {
-    context.kernels.linear_add(context.compute, x, weight, bias, *addend, y);
-  } else {
-    context.kernels.linear(context.compute, x, weight, bias, y);
-  }
+  context.kernels.linear(context.compute, x, weight, bias, y);
   if (record) {
-    y.needs_grad = x.needs_grad || trains() || (addend && addend->needs_grad);
+    y.needs_grad = x.needs_grad || trains();
     record->saved = {trains() ? x : Tensor()};
   }
   return list_of(std::move(y));
@@ -75,8 +69,6 @@ Tensors Linear::backward_with_gelu(Context& context, Record& of_gelu, Record& re
   context.kernels.linear_gelu_backward_input(context.compute, dy, data_of(weight_), pre, dpre);
   return list_of(std::move(dpre));
 }
-
-bool Linear::can_add(const Tensor& x) const { return x.shape().back() == out_ && x.dtype() == weight_.data.dtype; }
 
 void Linear::write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy) {
   if (!x) return;  // everything was frozen in the forward

@@ -47,7 +47,6 @@ SwiGluMlp::SwiGluMlp(std::int64_t width, std::int64_t hidden, double weight_std)
   in_.push_back(&add_child<Linear>("up_proj", width, hidden, options));
   out_.push_back(&add_child<SwiGlu>("act"));
   out_.push_back(&add_child<Linear>("down_proj", hidden, width, options));
-  set_ends_in_last_child();
 }
 
 Tensors SwiGluMlp::do_forward(Context& context, Tensors xs, Record* record) {

@@ -50,12 +50,6 @@ LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorVi
   return d;
 }
 
-LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, ConstTensorView y) {
-  const LinearDims d = check_linear_of_one_dtype("linear_add", x, w, bias, y);
-  expect("linear_add", "addend", addend, d.m * d.n, {w.dtype});
-  return d;
-}
-
 LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre, ConstTensorView dpre) {
   const LinearDims d{.m = dy.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
   expect("linear_gelu_backward_input", "w", w, d.n * d.k, kFloats);

@@ -14,7 +14,6 @@ LinearDims check_linear(ConstTensorView x, ConstTensorView w, ConstTensorView bi
 LinearDims check_linear_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView dx);
 LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, ConstTensorView dw, ConstTensorView dbias);
 LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView pre, ConstTensorView y);
-LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, ConstTensorView y);
 LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre, ConstTensorView dpre);
 
 /// What head_loss() and head_loss_backward() take; dloss, dhidden and dw are the latter's, and it may go without loss,

@@ -65,19 +65,6 @@ TEST_F(FusedCalls, AnAlgorithmThatMustWriteTheGelusInputWritesScratch) {
   EXPECT_EQ(pool_->stats().current_of(MemoryRole::workspace), 0);
 }
 
-TEST_F(FusedCalls, ASumBelongsToItsProductWhereCublasLtTakesIt) {
-  const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), bias = zeros({16}, DType::bf16),
-                   bias32 = zeros({16}, DType::f32), addend = zeros({3, 16}, DType::bf16), y = zeros({3, 16}, DType::bf16);
-  const auto add = [&](ConstTensorView b) { return [&, b] { kernels_->linear_add(*stream_, x, w, b, addend, y); }; };
-  EXPECT_EQ(count(add({})), (std::pair<int, int>{1, 0}));
-  EXPECT_EQ(count(add(bias)), (std::pair<int, int>{1, 0}));
-  EXPECT_EQ(count(add(bias32)), (std::pair<int, int>{1, 2})) << "the bias converted, and a sum";
-  const auto apart = make_cuda_kernels(*pool_, {.fuse_epilogues = false});
-  EXPECT_TRUE(kernels_->adds_in_products());
-  EXPECT_FALSE(apart->adds_in_products());
-  EXPECT_EQ(count([&] { apart->linear_add(*stream_, x, w, bias, addend, y); }), (std::pair<int, int>{1, 1}));
-}
-
 TEST_F(FusedCalls, WithoutSuchAnAlgorithmProductAndGeluAreApart) {
   const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), y = zeros({3, 16}, DType::bf16),
                    pre = zeros({3, 16}, DType::bf16);

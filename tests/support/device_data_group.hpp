@@ -69,7 +69,7 @@ class DeviceDataGroup final : public ProcessGroup {
     TensorView view;
   };
   /// Only once the stream is done: a copy between a GPU and memory that is not page-locked holds a lock of the driver until then, and the
-  /// other ranks, threads of this process, may need that lock to get the stream on.
+  /// other ranks, threads of this process, may need that lock before the stream can proceed.
   static void move(Stream& s, ConstTensorView from, TensorView to) {
     s.submit("move", {reads(from), writes(to)}, [=, stream = cuda::native(s)] {
       cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

@@ -19,13 +19,6 @@ enum class Recompute : std::uint8_t {
 };
 
 class KeyValueCache;
-class Module;
-
-/// A residual sum that a product computes: its output + x ([Note: fused neighbours] in fused.hpp).
-struct ResidualSum {
-  const Module* product = nullptr;  ///< a Linear
-  const Tensor* x = nullptr;
-};
 
 /// The environment of a forward or backward. One per rank; the trainer sets step and sequences before each micro-batch.
 struct Context {
@@ -47,8 +40,6 @@ struct Context {
   bool recomputing = false;
   /// Set while sequences are continued ([Note: cached forward] in key_value_cache.hpp).
   KeyValueCache* cache = nullptr;
-  /// Set by forward_onto(); the product's forward empties it.
-  ResidualSum residual_sum;
 
   [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {
     return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};

@@ -15,10 +15,10 @@ class Dropout final : public Module {
   /// @param full_name  the random stream; different for each dropout of a model ("transformer.h.3.mlp.dropout").
   /// @throws ConfigError unless 0 <= p < 1.
   Dropout(double p, std::string_view full_name);
-  /// Whether a forward now would return its input.
-  [[nodiscard]] bool passes_through(const Context& context) const { return p_ == 0 || !context.training; }
 
  private:
+  /// Whether a forward now would return its input.
+  [[nodiscard]] bool passes_through(const Context& context) const { return p_ == 0 || !context.training; }
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   [[nodiscard]] Tensor drop(Context& context, const Tensor& x, const RandomPoint& point) const;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <optional>
-#include <span>
 
 #include "mica/nn/module.hpp"
 
@@ -14,8 +12,6 @@ namespace mica::nn {
 ///   backward  Linear, then the Gelu before it                  linear_gelu_backward_input
 ///   forward   Embedding, then PositionEmbedding                embedding
 ///   forward   a residual's sum, then a LayerNorm or RmsNorm    add_layer_norm, add_rms_norm
-///   forward   the Linear that ends a residual's branch, then   linear_add, where the device gains from it
-///             the residual's sum                               (Kernels::adds_in_products)
 /// Code that runs modules (chain.hpp, a model) tries these first. If no value is returned, nothing was done and each module runs
 /// by itself. Records are filled and consumed as if each had run by itself, so that a forward and its backward need not fuse the
 /// same modules. A module that runs alone (Module::runs_alone) is never fused.
@@ -27,11 +23,5 @@ namespace mica::nn {
 /// sum = x + branch, and the forward of `norm` on sum. sum may be x or branch.
 [[nodiscard]] std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch, const Tensor& sum,
                                                  Record* record);
-
-/// Index of the module of `chain` that can add x to the chain's output, by forward_onto(); chain.size() if none can.
-[[nodiscard]] std::size_t adding_module(const Context& context, std::span<Module* const> chain, const Tensor& x);
-/// The forward of such a module on xs: returns x + its only output. Only for a module that adding_module(context, chain, x)
-/// returned: the modules after it in the chain then return their input unchanged.
-[[nodiscard]] Tensors forward_onto(Context& context, Module& module, const Tensor& x, Tensors xs, Record* record);
 
 }  // namespace mica::nn

@@ -10,8 +10,7 @@ struct LinearOptions {
   double weight_std = 0.02;  ///< of the normal initial weight; the bias starts at zero
 };
 
-/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. Adds x of Context::residual_sum if
-/// that names this module.
+/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out].
 class Linear final : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
@@ -24,8 +23,6 @@ class Linear final : public Module {
   [[nodiscard]] Tensors forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu);
   /// The backward together with that of the Gelu before it, whose input is in of_gelu. @returns the gradient of that input.
   [[nodiscard]] Tensors backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys);
-  /// Whether x has an output's last dim and dtype.
-  [[nodiscard]] bool can_add(const Tensor& x) const;
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;

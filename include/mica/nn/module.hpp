@@ -109,9 +109,6 @@ class Module {
   /// Whether it is a unit or checkpointed: its parameters, and what its Record keeps, may not be available outside its own
   /// forward and backward, so no other module may use them.
   [[nodiscard]] bool runs_alone() const { return hooks_ || checkpointed_; }
-  /// Whether a forward returns the last child's output. (A last child that is a dropout gets the output of the child before
-  /// it.) For fused.hpp.
-  [[nodiscard]] bool ends_in_last_child() const { return ends_in_last_child_; }
 
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
   /// gathered.
@@ -148,8 +145,6 @@ class Module {
     return reference;
   }
   Module& adopt_child(std::string name, std::unique_ptr<Module> child);
-  /// For the constructor.
-  void set_ends_in_last_child() { ends_in_last_child_ = true; }
 
  private:
   Tensors recompute_and_backward(Context& context, Record& record, Tensors dys);
@@ -162,7 +157,6 @@ class Module {
   std::vector<Child> children_;
   std::shared_ptr<ModuleHooks> hooks_;
   bool checkpointed_ = false;
-  bool ends_in_last_child_ = false;
 };
 
 }  // namespace mica::nn

@@ -18,8 +18,8 @@ struct CudaKernelsOptions {
   /// True: bitwise repeatable. False: cuDNN may add up attention gradients, and cuBLASLt the parts of f32 products, in any
   /// order, which is faster and takes less memory.
   bool reproducible = true;
-  /// Products may be fused with a neighbouring GELU or residual sum, which then read unrounded results. Bits then depend on how
-  /// a model is cut into units: a layer that is a unit of its own is not fused with its GELU.
+  /// 16-bit products may be fused with a neighbouring GELU, which then reads unrounded results. Bits then depend on how a model is cut into
+  /// units: a layer that is a unit of its own is not fused with its GELU.
   /// MICA_GPU_EPILOGUES=off in the environment overrides this with false, to measure what fusing gains.
   bool fuse_epilogues = false;
   /// head_loss computes f32 logits from bf16 and f16 operands too. False: logits in the operands' dtype, which halves the memory

@@ -156,10 +156,6 @@ class Kernels {
   /// pre = x w^T + bias, as in linear(); y = gelu(pre), as in activation(); all of one dtype except the bias. pre is optional and
   /// y's bits do not depend on whether it is given. On a GPU y may be computed from pre before it is rounded.
   virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) = 0;
-  /// y = x w^T + bias + addend, all of one dtype except the bias; y must not be addend. A GPU may round only the final sum.
-  virtual void linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) = 0;
-  /// Whether linear_add() is faster than linear() followed by add() or by a norm of the sum.
-  [[nodiscard]] virtual bool adds_in_products() const { return false; }
   /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of the GELU before a linear layer.
   virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) = 0;
 
@@ -301,8 +297,6 @@ struct CpuKernelsOptions {
   bool use_native_bf16 = true;
   /// Most bytes of logits that head_loss holds at a time (at least one row).
   std::int64_t logits_bytes = 64 << 20;
-  /// The value of Kernels::adds_in_products(); true for tests only, since a CPU gains nothing from it.
-  bool adds_in_products = false;
 };
 /// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.
 [[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options = {});

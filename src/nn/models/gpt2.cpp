@@ -23,7 +23,6 @@ class Gpt2Mlp final : public Sequential {
     add<Gelu>("act");
     add<Linear>("c_proj", 4 * config.width, config.width, LinearOptions{.weight_std = residual_projection_std(config)});
     add<Dropout>("dropout", config.dropout, full_name + ".dropout");
-    set_ends_in_last_child();
   }
 };
 

@@ -17,10 +17,7 @@ ProductsMade products_made(const Kernels& kernels) {
 namespace cpu {
 
 CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)
-    : pool_(pool),
-      logits_bytes_(options.logits_bytes),
-      adds_in_products_(options.adds_in_products),
-      products_(options.use_native_bf16 && Products::processor_has_bf16()) {
+    : pool_(pool), logits_bytes_(options.logits_bytes), products_(options.use_native_bf16 && Products::processor_has_bf16()) {
   static_cast<void>(loops());  // reports a bad MICA_CPU_ISA here: no exception can leave an OpenMP region
 }
 

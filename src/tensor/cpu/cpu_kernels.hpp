@@ -26,7 +26,6 @@ class CpuKernels final : public Kernels {
   [[nodiscard]] bool f16_is_native() const override { return false; }
   [[nodiscard]] ProductsMade products_made() const { return products_.made(); }
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
-  [[nodiscard]] bool adds_in_products() const override { return adds_in_products_; }
 
 #include "../kernel_overrides.inc"
 
@@ -49,7 +48,6 @@ class CpuKernels final : public Kernels {
 
   Pool& pool_;
   std::int64_t logits_bytes_;
-  bool adds_in_products_;
   Products products_;
   std::vector<ProductShape>* record_ = nullptr;
 };

@@ -79,12 +79,6 @@ void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, Co
           });
 }
 
-void CpuKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) {
-  check_linear_add(x, w, bias, addend, y);
-  linear(s, x, w, bias, y);
-  add(s, y, addend, y);
-}
-
 void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {
   const LinearDims d = check_linear_gelu_backward_input(dy, w, pre, dpre);
   if (d.m == 0 || d.k == 0) return;

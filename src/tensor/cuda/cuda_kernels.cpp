@@ -19,7 +19,7 @@ bool epilogues_are_off() {
   const char* wanted = std::getenv("MICA_GPU_EPILOGUES");
   const std::string_view kind = wanted == nullptr ? "" : wanted;
   require<ConfigError>(kind.empty() || kind == "on" || kind == "off",
-                       "MICA_GPU_EPILOGUES={}: expected on, or off to run GELUs and residual sums as separate kernels", kind);
+                       "MICA_GPU_EPILOGUES={}: expected on, or off to run GELUs as kernels of their own", kind);
   return kind == "off";
 }
 

@@ -29,7 +29,6 @@ class CudaKernels final : public Kernels {
 
   [[nodiscard]] std::string description() const override;
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
-  [[nodiscard]] bool adds_in_products() const override { return options_.fuse_epilogues; }
   [[nodiscard]] std::span<const SlowPath> slow_paths() const { return slow_paths_.list(); }
 
 #include "../kernel_overrides.inc"
@@ -44,9 +43,9 @@ class CudaKernels final : public Kernels {
   /// elements between its rows.
   void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias, TensorView c,
                 Write mode);
-  /// Enqueues a product. `vector` and `aux`: for its epilogue. `addend`: what an accumulating product adds to, if not c.
+  /// Enqueues a product. `vector` and `aux`: for its epilogue.
   void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c, const Access& vector,
-           const Access& aux = {}, ConstTensorView addend = {});
+           const Access& aux = {});
   /// Notes a product for which cuBLASLt has no kernel. `why` returns the reason.
   template <class Why>
   void note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <optional>
 
 #include "bias.hpp"
@@ -29,11 +28,11 @@ ConstTensorView CudaKernels::as_dtype(Stream& s, ConstTensorView x, DType dtype,
 }
 
 void CudaKernels::run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
-                      const Access& vector, const Access& aux, ConstTensorView addend) {
+                      const Access& vector, const Access& aux) {
   const Buffer space = scratch(s, product.workspace_bytes());
-  s.submit(what, {mica::reads(a), mica::reads(b), vector, aux, mica::reads(addend), mica::writes(c), writes(space)},
-           [&product, a, b, c, vector, aux, addend, workspace = space.data(), stream = native(s)] {
-             product.run(a.data, b.data, addend ? addend.data : c.data, c.data, vector.data, aux.data, workspace, stream);
+  s.submit(what, {mica::reads(a), mica::reads(b), vector, aux, mica::writes(c), writes(space)},
+           [&product, a, b, c, vector, aux, workspace = space.data(), stream = native(s)] {
+             product.run(a.data, b.data, c.data, vector.data, aux.data, workspace, stream);
            });
 }
 
@@ -113,9 +112,9 @@ void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTens
 }
 
 // [Note: epilogues of products] cuBLASLt's GELU is the tanh approximation, like Mica's. The product and the GELU run one after the other
-// in fp32, and if cuBLASLt has no such product (for a width that is not a multiple of 8, a dtype, an address); likewise if bits must not
-// depend on fusion (CudaKernelsOptions::fuse_epilogues is false). Biases' gradients have
-// a kernel of their own: cuBLASLt's epilogue for them reads the matrix once more, too, and took 1.4 times as long (13.1, H200).
+// in fp32 and TF32, if cuBLASLt has no such product (for a width that is not a multiple of 8, a dtype, an address), and if bits must
+// not depend on fusion (CudaKernelsOptions::fuse_epilogues is false). Biases' gradients have a kernel of their own: cuBLASLt's epilogue
+// for them reads the matrix once more, too, and took 1.4 times as long (13.1, H200).
 void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   const char* what = "linear_gelu";
   const auto [m, n, k] = check_linear_gelu(x, w, bias, pre, y);
@@ -147,39 +146,6 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
   }
   linear(s, x, w, bias, pre ? pre : y);
   activation(s, Activation::gelu, pre ? pre : y, y);
-}
-
-/// The addend is cuBLASLt's C, which need not be its D.
-void CudaKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) {
-  const auto [m, n, k] = check_linear_add(x, w, bias, addend, y);
-  if (m == 0 || n == 0) return;
-  if (options_.fuse_epilogues) {
-    const char* what = "linear_add";
-    const bool takes_bias = !bias || bias.dtype == y.dtype;
-    ProductSpec spec{.m = m,
-                     .n = n,
-                     .k = k,
-                     .lda = k,
-                     .ldb = k,
-                     .ldc = n,
-                     .transposed_b = true,
-                     .ab = x.dtype,
-                     .c = y.dtype,
-                     .epilogue = bias ? Epilogue::bias : Epilogue::none,
-                     .accumulate = true,
-                     .alignment = Alignments::of(x.data, w.data, y.data, bias.data)};
-    spec.alignment.c = std::min(spec.alignment.c, Alignments::of(x.data, w.data, addend.data, bias.data).c);
-    if (const Product* product = takes_bias ? products_->find(spec) : nullptr) {
-      if (record_) record_->push_back({m, n, k, false, true, x.dtype});
-      return run(s, what, *product, x, w, y, mica::reads(bias), {}, addend);
-    }
-    note_slow_product("a residual sum not fused with its product", what, spec, [&] {
-      return takes_bias ? Products::why_not(spec)
-                        : fmt::format("a bias of {} for a result of {}", dtype_name(bias.dtype), dtype_name(y.dtype));
-    });
-  }
-  linear(s, x, w, bias, y);
-  add(s, y, addend, y);
 }
 
 void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {

@@ -116,14 +116,13 @@ std::string ProductSpec::to_string() const {
                      dtype_name(c), epilogue_text(epilogue), lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
 }
 
-void Product::run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux, void* workspace,
-                  cudaStream_t stream) const {
+void Product::run(const void* a, const void* b, void* c, const void* vector, const void* aux, void* workspace, cudaStream_t stream) const {
   if (has_vector(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   if (has_aux(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   const float alpha = 1;
   const float beta = accumulate_ ? 1 : 0;
   // cuBLASLt is column-major: it sees every matrix transposed, and C^T = B^T A^T.
-  check(cublasLtMatmul(library_, descriptor_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, addend, c_.get(), c, c_.get(), &algorithm_,
+  check(cublasLtMatmul(library_, descriptor_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, c, c_.get(), c, c_.get(), &algorithm_,
                        workspace, static_cast<std::size_t>(workspace_bytes_), stream),
         "cublasLtMatmul");
 }

@@ -25,9 +25,8 @@ class Product {
  public:
   /// Scratch that run() needs, aligned to 256 bytes.
   [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Enqueues the product. addend: what an accumulating product adds to; may be c. `vector` and `aux`: for the epilogue.
-  void run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux, void* workspace,
-           cudaStream_t stream) const;
+  /// Enqueues the product. `vector` and `aux`: for the epilogue.
+  void run(const void* a, const void* b, void* c, const void* vector, const void* aux, void* workspace, cudaStream_t stream) const;
 
  private:
   friend class Products;

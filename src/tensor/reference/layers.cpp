@@ -54,12 +54,6 @@ void ReferenceKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView
   activation(s, Activation::gelu, pre ? pre : y, y);
 }
 
-void ReferenceKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
-                                  TensorView y) {
-  linear(s, x, w, bias, y);
-  add(s, y, addend, y);
-}
-
 void ReferenceKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
   activation_backward(s, Activation::gelu, pre, dpre, dpre);

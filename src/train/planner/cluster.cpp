@@ -55,7 +55,7 @@ DryMachine machine_of(const Config& config, const Cluster& cluster) {
   const plan::Hardware& hardware = cluster.hardware;
   require_fits(config, hardware);
   CpuKernelsOptions options;
-  if (hardware.is_gpu) options = {.logits_bytes = CudaKernelsOptions().logits_bytes, .adds_in_products = !config.train.deterministic};
+  if (hardware.is_gpu) options = {.logits_bytes = CudaKernelsOptions().logits_bytes};
   DryMachine machine{.places = places_of(cluster),
                      .mode = hardware.is_gpu ? StreamMode::threaded : stream_mode(config.mesh.streams, hardware.threads),
                      .make_kernels = [options](Pool& pool) { return make_cpu_kernels(pool, options); },

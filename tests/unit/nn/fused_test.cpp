@@ -41,13 +41,11 @@ struct How {
   When when = When::always;
   Recompute recompute = Recompute::none;
   bool with_record = true;
-  bool adds_in_products = false;  // as a device whose products can make the sums of residuals; bits are those of two tasks
 };
 
 Pass run(Module& model, const std::vector<std::string>& units, const How& how = {}) {
   auto stream = std::make_shared<NamingStream>(make_cpu_stream("compute", StreamMode::inlined));
   Rig rig;
-  rig.kernels = make_cpu_kernels(*rig.pool, {.adds_in_products = how.adds_in_products});
   Context context{.compute = *stream, .pool = *rig.pool, .kernels = *rig.kernels};
   context.recompute = how.recompute;
   context.seed = 5, context.step = 1, context.sequences = {0, 1};
@@ -181,62 +179,6 @@ TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
   EXPECT_EQ(run(gpt2, {"act"}).stream->count("linear_gelu_backward_input"), 0);
   EXPECT_EQ(run(gpt2, {"mlp.c_proj"}).stream->count("linear_gelu_backward_input"), 0);
   EXPECT_EQ(run(gpt2, {"ln_2"}).stream->count("add_layer_norm"), 0);
-}
-
-constexpr How kAdding{.adds_in_products = true};
-
-TEST(Fused, ProductsMakeTheSumsOfResiduals) {
-  Gpt2 gpt2(small_gpt2());
-  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 9, .context = 8, .vocab_size = 13});
-  Mlp mlp({.layers = 2, .width = 5, .intermediate_size = 7, .vocab_size = 13});
-  for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
-    const Pass expected = run(*model, {});
-    for (const std::string unit :
-         {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "mlp.dropout", "resid_dropout", "down_proj", "down", "blocks.1", ""}) {
-      for (const When when : {When::always, When::in_backward_only}) {
-        const Pass pass = run(*model, {unit}, {.when = when, .recompute = Recompute::cheap, .adds_in_products = true});
-        EXPECT_EQ(pass.loss, expected.loss) << unit;
-        EXPECT_EQ(pass.gradients, expected.gradients) << unit;
-      }
-    }
-    const Pass eval = run(*model, {}, {.with_record = false, .adds_in_products = true});
-    EXPECT_EQ(eval.loss, expected.loss);
-  }
-  EXPECT_EQ(run(gpt2, {}, kAdding).stream->count("add_layer_norm"), 0);
-  EXPECT_EQ(run(llama, {}, kAdding).stream->count("add_rms_norm"), 0);
-  EXPECT_EQ(run(gpt2, {"attn.c_proj"}, kAdding).stream->count("add_layer_norm"), 2) << "a unit's product makes no sum";
-  EXPECT_EQ(run(gpt2, {"resid_dropout"}, kAdding).stream->count("add_layer_norm"), 2) << "nor one in front of a unit";
-  EXPECT_EQ(run(llama, {"self_attn"}, kAdding).stream->count("add_rms_norm"), 2);
-  for (Module* model : std::initializer_list<Module*>{&gpt2, &llama}) {
-    const Pass expected = run(*model, {});
-    model->for_each_module([](const std::string&, Module& module) { module.set_checkpointed(module.type_name().ends_with("_block")); });
-    EXPECT_EQ(run(*model, {}, kAdding).gradients, expected.gradients);
-  }
-}
-
-TEST(Fused, DropoutStandsBetweenAProductAndItsSum) {
-  Gpt2Config config = small_gpt2();
-  config.dropout = 0.5;
-  Gpt2 model(config);
-  const Pass expected = run(model, {}), pass = run(model, {}, kAdding);
-  EXPECT_EQ(pass.loss, expected.loss);
-  EXPECT_EQ(pass.gradients, expected.gradients);
-  EXPECT_EQ(pass.stream->count("add_layer_norm"), 2);
-}
-
-TEST(Fused, AResidualInsideAnotherAddsItsOwnInput) {
-  std::vector<std::vector<float>> ys;
-  for (const bool adds : {false, true}) {
-    Rig rig;
-    rig.kernels = make_cpu_kernels(*rig.pool, {.adds_in_products = adds});
-    Context context{.compute = *rig.stream, .pool = *rig.pool, .kernels = *rig.kernels};
-    Residual outer;
-    outer.add<LayerNorm>("norm", 5);
-    outer.add<Residual>("inner").add<Linear>("linear", 5, 5);
-    const PlainParameters storage(outer, context);
-    ys.push_back(floats(rig, outer.forward(context, {rig.normal({4, 5}, "x")}, nullptr)[0]));
-  }
-  EXPECT_EQ(ys[0], ys[1]);
 }
 
 TEST(Fused, AKeptRecordServesSeveralBackwards) {

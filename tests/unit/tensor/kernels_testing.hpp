@@ -229,7 +229,7 @@ class KernelsTest : public ::testing::TestWithParam<Lane> {
     return HostTensor::random(shape, dtype(), seed, low, high);
   }
   [[nodiscard]] HostTensor fresh(Shape shape) const { return {shape, dtype()}; }
-  /// What a product of these results may err because it was rounded to 16 bits before its bias was added: seen of cuBLASLt 13.1 where
+  /// What a product of these results may be off by because it was rounded to 16 bits before its bias was added: seen of cuBLASLt 13.1 where
   /// the operands' rows (of k elements) are not a multiple of 16 bytes apart.
   [[nodiscard]] double rounding_before_bias(std::int64_t k, const HostTensor& product) const {
     return device::is_gpu() && dtype() != DType::f32 && k % 8 != 0 ? rounding(dtype()) * largest(product) : 0;
