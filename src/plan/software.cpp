@@ -18,6 +18,8 @@ namespace {
 /// Tasks of a step that a dry run records, and that others may do otherwise.
 constexpr std::array kTasks{"adamw",
                             "add",
+                            "add_layer_norm",
+                            "add_rms_norm",
                             "attention",
                             "attention_backward",
                             "embedding",
@@ -57,7 +59,8 @@ void check_source(const io::JsonValue& json) {
 const AttentionRate& Software::attention_on(const std::string& hardware_name) const {
   const auto found = attention.find(hardware_name);
   require<ConfigError>(found != attention.end(), "--software={} has no attention on {}; it has {}: choose another hardware or software",
-                       name, hardware_name, fmt::join(std::views::keys(attention), ", "));
+                       name, hardware_name,
+                       attention.empty() ? "that of any GPU" : fmt::format("{}", fmt::join(std::views::keys(attention), ", ")));
   return found->second;
 }
 

@@ -42,8 +42,8 @@ double tile_efficiency(const ProductShape& p, int processors) {
   return best;
 }
 
-/// The share of its rate for heads of 128 that cuDNN's attention reaches with narrower ones, for which it computes as many exponentials.
-/// cuDNN 9.19 on an H200, 1,024 tokens: 0.76 forward and 0.71 backward with heads of 64.
+/// The share of its rate for heads of 128 that cuDNN's attention reaches with narrower ones: a score costs as many exponentials there, and
+/// fewer products. cuDNN 9.19 on an H200, 1,024 tokens: 0.76 forward and 0.71 backward with heads of 64.
 double head_dim_share(std::int64_t head_dim) {
   constexpr double kWide = 128, kHalf = 72;
   const double narrow = std::min(static_cast<double>(head_dim), kWide);
@@ -51,7 +51,8 @@ double head_dim_share(std::int64_t head_dim) {
 }
 
 AttentionRate attention_on(const Hardware& hardware, const CostOptions& options) {
-  if (options.software != nullptr && !options.software->attention.empty()) return options.software->attention_on(hardware.name);
+  const Software* software = options.software;
+  if (software != nullptr && (!software->attention.empty() || !hardware.is_gpu)) return software->attention_on(hardware.name);
   AttentionRate rate = hardware.attention;
   if (!hardware.is_gpu) return rate;
   rate.forward_tflops *= head_dim_share(options.head_dim);

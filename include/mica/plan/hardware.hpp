@@ -9,7 +9,7 @@
 
 namespace mica::plan {
 
-/// What an attention kernel reaches, a GPU's with heads of 128: its rate for long sequences x T / (T + half_tokens) on sequences of T
+/// What an attention kernel reaches: its rate for long sequences x T / (T + half_tokens) on sequences of T
 /// tokens. Below its diagonal a causal attention has less to do in short sequences, and each of its tiles costs the same.
 struct AttentionRate {
   double forward_tflops = 0, backward_tflops = 0;  ///< of long sequences
@@ -39,8 +39,8 @@ struct Hardware {
   double reserved_gib = 0;  ///< the part of it that the system and libraries take
   Rates peak_tflops;        ///< the vendor's, for MFU
   Rates product_tflops;     ///< what large products reach
-  AttentionRate attention;
-  int processors = 0;  ///< streaming multiprocessors, which share a product's tiles; 0: products of all shapes reach the same rate
+  AttentionRate attention;  ///< a GPU's: with heads of 128
+  int processors = 0;       ///< streaming multiprocessors, which share a product's tiles; 0: products of all shapes reach the same rate
   double memory_gb_s = 0;
   double kernel_us = 0;  ///< the minimum time of a task
   double host_task_us = 0, host_wait_us = 0;

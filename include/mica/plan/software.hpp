@@ -22,7 +22,7 @@ struct KernelCost {
 struct Software {
   std::string name;
   bool fuses_layers = false;                       ///< a layer with its neighbour, as Mica does [Note: fused neighbours]
-  std::map<std::string, AttentionRate> attention;  ///< by Hardware::name; empty: the hardware's own
+  std::map<std::string, AttentionRate> attention;  ///< by Hardware::name; empty: a GPU's own
   std::map<std::string, KernelCost> kernels;       ///< by the name of Mica's task; the others move their bytes at full bandwidth
 
   /// @throws ConfigError naming the hardware that there is

@@ -21,7 +21,7 @@ struct Cluster {
 [[nodiscard]] data::BatchPlan batch_on(const Cluster& cluster, const Config& config);
 
 /// Three steps as the first rank of the cluster. With a GPU's hardware the kernels' workspace is estimated (the logits, cuBLASLt's), and
-/// added to the peak. With another software no layers are fused.
+/// added to the peak. With another software layers are fused if that says so.
 /// @throws ConfigError as dry_run() and batch_on(); for mesh.backend = shared over nodes
 [[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);
 

@@ -73,12 +73,14 @@ void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
 Forecast make_forecast(const Config& config, const Cluster& cluster) {
   const plan::Hardware& h = cluster.hardware;
   const DryRun dry = dry_run(config, cluster);
+  std::optional<plan::Software> kernels = cluster.software;
+  if (!kernels && h.is_gpu) kernels = plan::find_software("mica");
   const std::vector<plan::SimOp> ops = plan::sim_ops(dry.record, h,
                                                      {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks),
                                                       .seq_len = config.train.seq_len,
                                                       .head_dim = head_dim_of(config),
                                                       .tf32 = config.train.tf32,
-                                                      .software = cluster.software ? &*cluster.software : nullptr});
+                                                      .software = kernels ? &*kernels : nullptr});
   const std::vector<plan::SimStep> steps = plan::simulate(ops, {.num_streams = static_cast<int>(dry.record.streams.size()),
                                                                 .compute_stream = dry.compute_stream,
                                                                 .host_task_s = h.host_task_us * 1e-6,

@@ -112,6 +112,8 @@ TEST(StepCost, AnotherSoftwareHasItsOwnKernels) {
   EXPECT_DOUBLE_EQ(
       seconds_of({.what = "attention_backward", .attention_flops = 2e9}, elsewhere, {.seq_len = 100, .software = &of_no_hardware}), 2e-3)
       << "the hardware's";
+  elsewhere.is_gpu = false;
+  EXPECT_THROW(static_cast<void>(seconds_of(moves("add"), elsewhere, {.software = &of_no_hardware})), ConfigError);
 }
 
 // --- collectives ---------------------------------------------------------------------------------------------------------
