@@ -2,6 +2,7 @@
 #include "mica/nn/chain.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "mica/nn/fused.hpp"
 
@@ -59,15 +60,12 @@ Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t 
     if (i + 1 < chain.size()) {
       of_both = fused_forward(context, *chain[i], *chain[i + 1], xs, child, child_of(record, i + 1));
     }
-    if (of_both) {
-      xs = *std::move(of_both);
-    } else {
-      xs = chain[i]->forward(context, std::move(xs), child);
-    }
+    const bool is_fused = of_both.has_value();
+    xs = is_fused ? *std::move(of_both) : chain[i]->forward(context, std::move(xs), child);
     if (child && i > 0) {
       extra_of(*record).input_dropped[i] = drop_input(context, *chain[i - 1], record->child(i - 1), input, *chain[i], *child);
     }
-    if (of_both) ++i;
+    if (is_fused) ++i;
   }
   return xs;
 }
@@ -84,12 +82,11 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
   std::optional<Tensors> begun;  // outputs of the chain's first module, where the sum before it made them
   for (std::size_t c = 0; c < chains.size(); ++c) {
     const std::size_t first = begun ? 1 : 0;
-    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record);
+    Tensors branch = run_chain(context, chains[c], first, begun ? *std::exchange(begun, std::nullopt) : list_of(x), record);
     require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
                    "a residual branch must return one tensor of its input's shape {}, it returned {}", x.shape().to_string(),
                    branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
     if (record) extra_of(*record).x_needs_grad = x.needs_grad;
-    begun.reset();
     Tensor sum = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
     sum.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
     if (c + 1 < chains.size()) {
@@ -122,9 +119,10 @@ Tensors chain_backward(Context& context, std::span<Module* const> chain, Record&
     if (any && i > 0) {
       of_both = fused_backward(context, *chain[i - 1], *chain[i], record.child(i - 1), record.child(i), dys);
     }
-    dys = of_both ? *std::move(of_both) : chain[i]->backward(context, std::move(record.child(i)), std::move(dys));
+    const bool is_fused = of_both.has_value();
+    dys = is_fused ? *std::move(of_both) : chain[i]->backward(context, std::move(record.child(i)), std::move(dys));
     drop_again(chain, record, extra, i);
-    if (of_both) drop_again(chain, record, extra, --i);
+    if (is_fused) drop_again(chain, record, extra, --i);
   }
   if (!chain.empty()) record.child(0).dx_sum = nullptr;
   return dys;

@@ -197,7 +197,7 @@ TEST(Fused, AKeptRecordServesSeveralBackwards) {
   const std::int64_t saved = rig.activation_bytes();
   std::vector<std::vector<float>> dxs;
   for (int time = 0; time < 3; ++time) {
-    if (time == 2) record.keep(false);
+    if (time == 2) record.keep(false);  // NOLINT(bugprone-use-after-move): a kept Record serves again
     const Tensors dx = chain.backward(rig.context, std::move(record), {rig.normal({4, 4}, "dy")});
     dxs.push_back(floats(rig, dx[0]));
     EXPECT_TRUE(time == 2 || rig.activation_bytes() - dx[0].view().bytes() == saved) << "what was made again is dropped";
