@@ -9,8 +9,8 @@
 
 namespace mica::plan {
 
-/// What an attention kernel reaches: its rate for long sequences x T / (T + half_tokens) on sequences of T
-/// tokens. Below its diagonal a causal attention has less to do in short sequences, and each of its tiles costs the same.
+/// What an attention kernel reaches: its rate for long sequences x T / (T + half_tokens) on sequences of T tokens. Below its diagonal a
+/// causal attention has less to do in short sequences, and each of its tiles costs the same.
 struct AttentionRate {
   double forward_tflops = 0, backward_tflops = 0;  ///< of long sequences
   double half_tokens = 0;                          ///< the length that reaches half of them

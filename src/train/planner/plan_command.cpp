@@ -34,7 +34,7 @@ plays them with the hardware's rates.
                          mica-bench gemm --hardware-out FILE, then comm --hardware-out FILE, write one for this machine
   --software=NAME|FILE   times the kernels of another program under Mica's schedule, to compare with measurements of that program:
                          pytorch, pytorch-compiled, pytorch-2022, llm-foundry-2023, fms-2024, or a JSON file of the same form;
-                         default: Mica's own, on GPUs those of mica
+                         default: Mica's own kernels (mica, on GPUs only)
   --node-gbps=G          network bandwidth of a node in each direction, in Gb/s; default: as the hardware says
   --json                 one JSON object instead of the table
   --largest=false        do not search for the largest micro-batch that fits, which takes most of the time
