@@ -38,10 +38,10 @@ class Writer {
   }
 
   void run() {
-    for (int r = 0; r < header_.shard_size; ++r) header_.files.push_back(write_shard(r));
+    for (int r = 0; r < header_.shard_size; ++r) header_.files.push_back(write_shard_file(folder_, contents_of(r), {}));
     source_.finish();
-    header_.index = write_model_index(folder_, header_.run_id, header_.step, units_, header_.files);
-    write_manifest(folder_, header_);
+    header_.index = write_model_index(folder_, contents_of(0));
+    write_manifest(folder_, manifest_text(header_));
   }
 
  private:
@@ -59,7 +59,7 @@ class Writer {
     return kinds;
   }
 
-  FileEntry write_shard(int shard_rank) {
+  ShardContents contents_of(int shard_rank) {
     ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}, {}};
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (!is_in_file(u, shard_rank)) continue;
@@ -73,7 +73,7 @@ class Writer {
              }});
       }
     }
-    return write_shard_file(folder_, contents, {});
+    return contents;
   }
 
   /// Elements [begin, begin + numel) of a shard; elements in no piece are padding.

@@ -5,7 +5,6 @@
 
 #include "mica/checkpoint/folder.hpp"
 
-#include "model_index.hpp"
 #include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
@@ -24,19 +23,18 @@ void check_file_sizes(const Manifest& manifest, const std::string& folder) {
   }
 }
 
-std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry>& files, const std::optional<Retention>& retention,
-                                 io::Publication& publication, const std::function<void(std::string_view)>& at_point,
-                                 std::vector<std::string>& notes) {
+std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<std::string>& files, const FileEntry& index,
+                                 const std::optional<Retention>& retention, io::Publication& publication,
+                                 const std::function<void(std::string_view)>& at_point, std::vector<std::string>& notes) {
   const auto at = [&](std::string_view point) {
     if (at_point) at_point(point);
   };
-  Manifest manifest = job.header;
-  manifest.retention = retention;
-  manifest.files = files;
-  manifest.index = write_model_index(publication.temporary(), manifest.run_id, manifest.step, job.contents.units, files);
-  if (job.tokenizer) manifest.tokenizer = write_tokenizer(publication.temporary(), *job.tokenizer);
+  Manifest header = job.header;
+  header.retention = retention;
+  header.index = index;
+  if (job.tokenizer) header.tokenizer = write_tokenizer(publication.temporary(), *job.tokenizer);
   at("before manifest");
-  write_manifest(publication.temporary(), manifest);
+  const Manifest manifest = write_manifest(publication.temporary(), manifest_text(header, files));
   at("before rename");
   check_file_sizes(manifest, publication.temporary());
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "mica/io/raw_file.hpp"
 
 #include "complete_checkpoint.hpp"
+#include "model_index.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -137,6 +139,7 @@ SaveReport EmergencySaver::save() {
     bool is_mine = false;
     SaveReport report;
     Claims claims = Claims::missing;
+    std::future<FileEntry> index;  // of model.h5, on the rank that completes the checkpoint
     {
       const Frozen frozen(*this);
       done = frozen.done();
@@ -147,14 +150,21 @@ SaveReport EmergencySaver::save() {
       if (exists(report.path)) return report;
       is_mine = claim(step);
       claims = wait_for_claims(step, sees_later);
-      if (claims == Claims::all && is_mine) write_part(step, report);
+      if (claims == Claims::all && is_mine) {
+        job_->contents.step = step;
+        io::make_folder(temporary_of(step));
+        if (job_->contents.shard_rank == 0) {
+          index = std::async(std::launch::async, [this, step] { return write_model_index(temporary_of(step), job_->contents); });
+        }
+        write_part(step, report);
+      }
     }
     if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
       if (is_mine && job_->contents.shard_rank == 0) {
         // Only one rank waits here, and the launcher may leave it only a second.
         wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); }, kPoll);
-        if (!has_checkpoint(done.step)) complete(done, report);
+        if (!has_checkpoint(done.step)) complete(done, index.get(), report);
       } else {
         wait_until([&] { return has_checkpoint(done.step); }, kSlowestPoll);
       }
@@ -173,6 +183,10 @@ std::string EmergencySaver::folder_of(std::int64_t step) const { return checkpoi
 
 std::string EmergencySaver::claims_of(std::int64_t step) const {
   return fmt::format("{}.{}.claims.tmp", folder_of(step), job_->header.run_id);
+}
+
+std::string EmergencySaver::temporary_of(std::int64_t step) const {
+  return fmt::format("{}.{}.emergency.tmp", folder_of(step), job_->header.run_id);
 }
 
 bool EmergencySaver::claim(std::int64_t step) {
@@ -202,20 +216,17 @@ bool EmergencySaver::wait_for_update(std::int64_t step) {
 
 void EmergencySaver::write_part(std::int64_t step, SaveReport& report) {
   const auto start = Clock::now();
-  job_->contents.step = step;
-  const std::string folder = fmt::format("{}.{}.emergency.tmp", folder_of(step), job_->header.run_id);
-  io::make_folder(folder);
-  const FileEntry entry = write_shard_file(folder, job_->contents, {});
+  const FileEntry entry = write_shard_file(temporary_of(step), job_->contents, {});
   io::write_file_atomically(claims_of(step) + "/" + numbered(kPart, entry.shard_rank), file_entry_text(entry));
   report.shard_bytes = entry.bytes;
   report.write_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-void EmergencySaver::complete(const StepsDone& done, SaveReport& report) {
+void EmergencySaver::complete(const StepsDone& done, const FileEntry& index, SaveReport& report) {
   const std::int64_t step = done.step;
-  std::vector<FileEntry> files;
+  std::vector<std::string> files;
   for (int shard = 0; shard < job_->header.shard_size; ++shard) {
-    files.push_back(parse_file_entry(io::read_file(claims_of(step) + "/" + numbered(kPart, shard))));
+    files.push_back(io::read_file(claims_of(step) + "/" + numbered(kPart, shard)));
   }
   Manifest& header = job_->header;
   header.step = step;
@@ -225,11 +236,11 @@ void EmergencySaver::complete(const StepsDone& done, SaveReport& report) {
   header.optimizer_steps = done.optimizer_steps;
   header.parameter_steps = done.parameter_steps;
   header.scalars = done.scalars;
-  io::Publication publication(folder_of(step), fmt::format("{}.{}.emergency.tmp", folder_of(step), header.run_id));
+  io::Publication publication(folder_of(step), temporary_of(step));
   const auto before_rename = [&](std::string_view point) {
     if (point == "before rename") check_owner_();
   };
-  report.bytes = complete_checkpoint(*job_, files, /*retention=*/std::nullopt, publication, before_rename, report.notes);
+  report.bytes = complete_checkpoint(*job_, files, index, /*retention=*/std::nullopt, publication, before_rename, report.notes);
   std::error_code ignored;  // if something stays, the next save deletes it (remove_leftovers)
   fs::remove_all(claims_of(step), ignored);
 }

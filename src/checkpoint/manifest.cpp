@@ -58,11 +58,11 @@ std::int64_t Manifest::num_parameters() const {
 
 std::string Manifest::folder_name() const { return fmt::format("step-{:08}", step); }
 
-void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest) {
+Manifest write_manifest(const std::string& checkpoint_folder, const std::string& text) {
   const std::string path = manifest_path(checkpoint_folder);
-  const std::string text = manifest_text(manifest);
-  (void)parse_manifest(text, path);  // never publish a manifest that loading would refuse
+  Manifest manifest = parse_manifest(text, path);  // never publish a manifest that loading would refuse
   io::write_file_atomically(path, text);
+  return manifest;
 }
 
 Manifest read_manifest(const std::string& checkpoint_folder) {

@@ -80,6 +80,12 @@ std::string_view unit_role_name(UnitRole role) {
 }
 
 std::string manifest_text(const Manifest& m) {
+  std::vector<std::string> files;
+  for (const FileEntry& file : m.files) files.push_back(file_entry_text(file));
+  return manifest_text(m, files);
+}
+
+std::string manifest_text(const Manifest& m, const std::vector<std::string>& files) {
   Json state_dtypes = Json::array();
   for (const std::string& kind : m.state_kinds) state_dtypes.push_back(dtype_name(m.state_dtype(kind)));
   Json tokenizer_files = Json::array();
@@ -114,12 +120,12 @@ std::string manifest_text(const Manifest& m) {
       {"config", m.config},
       {"block_bytes", kBlockBytes},
       {"units", list_to_json(m.units)},
-      {"files", list_to_json(m.files)},
       {"index", whole_file_to_json(m.index)},
       {"tokenizer", {{"source", m.tokenizer.source}, {"token_ids", to_json(m.tokenizer.token_ids)}, {"files", std::move(tokenizer_files)}}},
   };
   std::string text = dump(json, 1);
   text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
+  text += fmt::format(",\n \"files\": [{}{}]", files.empty() ? "" : "\n  ", fmt::join(files, ",\n  "));
   return text + manifest_trailer(text);
 }
 

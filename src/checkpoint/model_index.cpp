@@ -47,39 +47,24 @@ std::vector<io::Hdf5Box> boxes_of(const fsdp::Piece& piece, const Shape& shape) 
   return {std::move(box)};
 }
 
-const DatasetEntry* find_dataset(const FileEntry& file, std::size_t unit, const std::string& kind) {
-  const auto found = std::ranges::find_if(
-      file.datasets, [&](const DatasetEntry& d) { return d.unit == static_cast<std::int64_t>(unit) && d.kind == kind; });
-  return found == file.datasets.end() ? nullptr : &*found;
-}
-
-/// The kinds that were saved for a unit.
-std::vector<std::string> kinds_of(const FileEntry& file, std::size_t unit) {
-  std::vector<std::string> kinds;
-  for (const DatasetEntry& d : file.datasets) {
-    if (d.unit == static_cast<std::int64_t>(unit)) kinds.push_back(d.kind);
-  }
-  return kinds;
-}
-
-void write_unit(io::Hdf5File& index, std::size_t unit, const SavedUnit& saved, const std::vector<FileEntry>& files) {
-  const fsdp::ShardLayout& layout = *saved.layout;
+void write_unit(io::Hdf5File& index, const ShardContents& first, std::int64_t unit) {
+  const fsdp::ShardLayout& layout = *first.units[static_cast<std::size_t>(unit)].layout;
   std::vector<std::vector<fsdp::Piece>> pieces;  // by shard rank
   for (int r = 0; r < layout.shard_size(); ++r) pieces.push_back(layout.pieces(r));
-  for (const std::string& kind : kinds_of(files[0], unit)) {
+  for (const ShardSource& source : first.sources) {
+    if (source.unit != unit) continue;
     for (std::size_t i = 0; i < layout.parameters().size(); ++i) {
       const fsdp::ParameterSpec& parameter = layout.parameters()[i];
-      std::vector<io::Hdf5VirtualSource> sources;
-      for (std::size_t r = 0; r < pieces.size(); ++r) {
-        const auto piece = std::ranges::find(pieces[r], i, &fsdp::Piece::parameter);
-        if (piece == pieces[r].end()) continue;
-        const DatasetEntry* dataset = find_dataset(files[r], unit, kind);
-        invariant(dataset != nullptr, "all shard files have the same datasets of a unit");
-        sources.push_back({files[r].name, dataset->path, dataset->numel(), piece->offset, boxes_of(*piece, parameter.shape)});
+      std::vector<io::Hdf5VirtualSource> parts;
+      for (int r = 0; r < layout.shard_size(); ++r) {
+        const std::vector<fsdp::Piece>& of_rank = pieces[static_cast<std::size_t>(r)];
+        const auto piece = std::ranges::find(of_rank, i, &fsdp::Piece::parameter);
+        if (piece == of_rank.end()) continue;
+        parts.push_back({shard_file_name(first.run_id, first.step, r), dataset_path(source), source.numel, piece->offset,
+                         boxes_of(*piece, parameter.shape)});
       }
-      index.create_virtual_dataset((kind == kMasterKind ? "/" : "/optim/" + kind + "/") + parameter.name,
-                                   io::file_type(find_dataset(files[0], unit, kind)->dtype),
-                                   {parameter.shape.dims().begin(), parameter.shape.dims().end()}, sources);
+      index.create_virtual_dataset((source.kind == kMasterKind ? "/" : "/optim/" + source.kind + "/") + parameter.name,
+                                   io::file_type(source.dtype), {parameter.shape.dims().begin(), parameter.shape.dims().end()}, parts);
     }
   }
 }
@@ -93,8 +78,7 @@ std::vector<io::Hdf5Box> boxes_of_range(const Shape& shape, std::int64_t begin, 
   return boxes;
 }
 
-FileEntry write_model_index(const std::string& folder, const std::string& run_id, std::int64_t step, const std::vector<SavedUnit>& units,
-                            const std::vector<FileEntry>& files) {
+FileEntry write_model_index(const std::string& folder, const ShardContents& first) {
   FileEntry entry;
   entry.name = kModelIndexName;
   const std::string path = folder + "/" + entry.name;
@@ -103,9 +87,9 @@ FileEntry write_model_index(const std::string& folder, const std::string& run_id
     index.set_attribute("/", "format", "mica checkpoint");
     index.set_attribute("/", "format_version", kFormatVersion);
     index.set_attribute("/", "mica_version", version());
-    index.set_attribute("/", "run_id", run_id);
-    index.set_attribute("/", "step", step);
-    for (std::size_t u = 0; u < units.size(); ++u) write_unit(index, u, units[u], files);
+    index.set_attribute("/", "run_id", first.run_id);
+    index.set_attribute("/", "step", first.step);
+    for (std::int64_t u = 0; u < std::ssize(first.units); ++u) write_unit(index, first, u);
     index.close();
   });
   io::RawFile file = io::RawFile::open_for_writing(path);

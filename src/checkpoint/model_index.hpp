@@ -21,8 +21,8 @@ namespace mica::checkpoint {
 ///   /optim/<kind>/<full name>  its optimizer state, if any: "/optim/exp_avg/..."
 /// They are virtual datasets over the shard files beside it: nothing is stored twice, and the folder may be moved. Elements of a
 /// missing shard file read as NaN. Mica itself does not read model.h5.
-/// @param files  in shard_rank order. @throws IoError.
-[[nodiscard]] FileEntry write_model_index(const std::string& folder, const std::string& run_id, std::int64_t step,
-                                          const std::vector<SavedUnit>& units, const std::vector<FileEntry>& files);
+/// It depends on names and layouts only, so it can be written before the shard files, or while they are.
+/// @param first  shard rank 0's, which has the datasets of all units. @throws IoError.
+[[nodiscard]] FileEntry write_model_index(const std::string& folder, const ShardContents& first);
 
 }  // namespace mica::checkpoint

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <random>
 
@@ -13,6 +14,7 @@
 #include "mica/io/raw_file.hpp"
 
 #include "complete_checkpoint.hpp"
+#include "model_index.hpp"
 #include "save_job.hpp"
 
 namespace mica::checkpoint {
@@ -39,9 +41,9 @@ class Saver {
   SaveReport run() {
     const auto start = Clock::now();
     prepare();
-    const std::vector<FileEntry> files = write_shards();
+    const std::vector<std::string> files = write_files();
     report_.bytes = std::stoll(comm_.from_root(0, [&] {
-      return std::to_string(complete_checkpoint(job_, files, options_.keep, *publication_, options_.at_point, report_.notes));
+      return std::to_string(complete_checkpoint(job_, files, index_.get(), options_.keep, *publication_, options_.at_point, report_.notes));
     }));
     report_.path = final_;
     report_.step = job_.header.step;
@@ -84,21 +86,24 @@ class Saver {
                      io::full_disk_text(temporary_, ENOSPC));
   }
 
-  /// @returns the files' entries, on rank 0 only.
-  std::vector<FileEntry> write_shards() {
+  /// Rank 0 writes model.h5 while all write shard files: of a large model on many ranks that takes it as long.
+  /// @returns the shard files' entries as texts, on rank 0 only.
+  std::vector<std::string> write_files() {
     const std::vector<std::string> entries = comm_.to_first_rank([&] {
+      if (comm_.rank() == 0) index_ = std::async(std::launch::async, [this] { return write_model_index(temporary_, job_.contents); });
       if (!job_.writes_shard) return std::string();
       const auto start = Clock::now();
       const FileEntry entry = write_shard_file(temporary_, job_.contents, options_.at_point);
       report_.write_ms = ms_since(start);
       report_.shard_bytes = entry.bytes;
-      return file_entry_text(entry);
+      return fmt::format("{} {}", entry.shard_rank, file_entry_text(entry));
     });
-    std::vector<FileEntry> files(static_cast<std::size_t>(job_.header.shard_size));
-    for (const std::string& text : entries) {
-      if (text.empty()) continue;
-      FileEntry entry = parse_file_entry(text);
-      files.at(static_cast<std::size_t>(entry.shard_rank)) = std::move(entry);
+    std::vector<std::string> files(static_cast<std::size_t>(job_.header.shard_size));
+    for (const std::string& entry : entries) {
+      if (entry.empty()) continue;
+      std::size_t space = 0;
+      const int shard_rank = std::stoi(entry, &space);
+      files.at(static_cast<std::size_t>(shard_rank)) = entry.substr(space + 1);
     }
     return files;
   }
@@ -130,6 +135,7 @@ class Saver {
   std::string folder_, final_, temporary_;
   /// On rank 0. It deletes the folder after a failure, when no rank uses it any more: errors are thrown after a collective.
   std::optional<io::Publication> publication_;
+  std::future<FileEntry> index_;  // on rank 0: of model.h5. After publication_, so that nothing is written into a folder being deleted
   SaveReport report_;
 };
 

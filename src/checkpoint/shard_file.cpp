@@ -16,8 +16,6 @@
 namespace mica::checkpoint {
 namespace {
 
-std::string dataset_path(const ShardSource& source) { return fmt::format("/units/{}/{}", source.unit, source.kind); }
-
 PieceColumns piece_columns(const ShardContents& contents) {
   PieceColumns columns;
   for (const ShardSource& source : contents.sources) {
@@ -119,6 +117,8 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
 std::string shard_file_name(const std::string& run_id, std::int64_t step, int shard_rank) {
   return fmt::format("shard-{}-{:08}-{:05}.h5", run_id, step, shard_rank);
 }
+
+std::string dataset_path(const ShardSource& source) { return fmt::format("/units/{}/{}", source.unit, source.kind); }
 
 UnitEntry entry_of(const SavedUnit& unit) {
   const fsdp::ShardLayout& layout = *unit.layout;

@@ -59,6 +59,8 @@ struct ShardContents {
 
 /// "shard-<run_id>-00000500-00002.h5"
 [[nodiscard]] std::string shard_file_name(const std::string& run_id, std::int64_t step, int shard_rank);
+/// "/units/3/exp_avg"
+[[nodiscard]] std::string dataset_path(const ShardSource& source);
 
 /// Writes and fsyncs the file. @param at_point  see SaveOptions, may be empty.
 /// @throws IoError with path, bytes and free space.

@@ -73,6 +73,7 @@ class EmergencySaver {
   enum class Claims : std::uint8_t { all, saved, later_step, missing };
 
   [[nodiscard]] std::string folder_of(std::int64_t step) const;
+  [[nodiscard]] std::string temporary_of(std::int64_t step) const;
   [[nodiscard]] std::string claims_of(std::int64_t step) const;
   /// @returns whether this rank is to write its shard
   bool claim(std::int64_t step);
@@ -80,7 +81,7 @@ class EmergencySaver {
   /// @returns whether this rank finished a step after `step` within kPatience
   bool wait_for_update(std::int64_t step);
   void write_part(std::int64_t step, SaveReport& report);
-  void complete(const StepsDone& done, SaveReport& report);
+  void complete(const StepsDone& done, const FileEntry& index, SaveReport& report);
   /// Whether there is one of this step, or of the next one, which other ranks may have saved instead.
   [[nodiscard]] bool has_checkpoint(std::int64_t step) const;
 

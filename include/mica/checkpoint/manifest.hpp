@@ -152,6 +152,8 @@ struct Manifest {
 
 /// The text of the file: JSON with its own checksum in the last line.
 [[nodiscard]] std::string manifest_text(const Manifest& manifest);
+/// The same with these shard files in place of header.files. @param files  file_entry_text() of each, in shard_rank order
+[[nodiscard]] std::string manifest_text(const Manifest& header, const std::vector<std::string>& files);
 /// Checks everything: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
 /// @throws CheckpointError naming the path and the key.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
@@ -162,9 +164,9 @@ struct Manifest {
 /// The same without files and index: for callers that read no tensors.
 [[nodiscard]] Manifest read_manifest_header(const std::string& checkpoint_folder);
 
-/// Writes and fsyncs the manifest of an otherwise complete checkpoint. @throws IoError, CheckpointError (a manifest that
-/// could not be read back).
-void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest);
+/// Writes and fsyncs the manifest of an otherwise complete checkpoint. @returns what the text says. @throws IoError, CheckpointError (a
+/// manifest that could not be read back)
+Manifest write_manifest(const std::string& checkpoint_folder, const std::string& text);
 
 /// One file's part of the manifest, as ranks send it to rank 0.
 [[nodiscard]] std::string file_entry_text(const FileEntry& file);

@@ -62,8 +62,9 @@ struct SaveReport {
 
 /// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp. For each shard, one replica
 /// (shard rank modulo replicas) writes and fsyncs a file. Tensors that are whole on every rank (ignored parameters and their state,
-/// module buffers in their original dtype) are in shard rank 0's file. Rank 0 gathers sizes and checksums, writes model.h5, the
-/// tokenizer's files and the manifest, fsyncs the folder, renames it, and fsyncs the parent. Only then old checkpoints are deleted.
+/// module buffers in their original dtype) are in shard rank 0's file. Meanwhile rank 0 writes model.h5. It gathers sizes and checksums,
+/// writes the tokenizer's files and the manifest, fsyncs the folder, renames it, and fsyncs the parent. Only then old checkpoints are
+/// deleted.
 /// Between passes; waits for the compute stream.
 /// If any rank fails, the .tmp is deleted, earlier checkpoints stay as they were, and every rank throws the lowest failing
 /// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).

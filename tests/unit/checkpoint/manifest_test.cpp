@@ -114,6 +114,9 @@ TEST(Manifest, ComesBackAsItWas) {
   const std::string text = manifest_text(m);
   const Manifest back = parse_manifest(text, "m.json");
   EXPECT_EQ(manifest_text(back), text);
+  Manifest header = m;
+  header.files.clear();
+  EXPECT_EQ(manifest_text(header, {file_entry_text(m.files[0]), file_entry_text(m.files[1])}), text);
   EXPECT_EQ(back.parent, m.parent);
   EXPECT_EQ(back.began_from, m.began_from);
   EXPECT_EQ(back.global_batch, 12);

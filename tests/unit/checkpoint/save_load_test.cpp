@@ -354,6 +354,63 @@ TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
   }
 }
 
+/// The same ranks in another order, but for rank 0: a mesh goes node by node, mpirun's ranks may not.
+class ReversedComm : public HostComm {
+ public:
+  explicit ReversedComm(const HostComm& inner) : inner_(inner) {}
+  [[nodiscard]] int rank() const override { return other(inner_.rank()); }
+  [[nodiscard]] int num_ranks() const override { return inner_.num_ranks(); }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    return reversed(inner_.gather_strings(mine));
+  }
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
+    return inner_.broadcast_string(mine, other(root));
+  }
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
+    return reversed(inner_.exchange_strings(reversed(to_each)));
+  }
+
+ private:
+  [[nodiscard]] int other(int rank) const { return rank == 0 ? 0 : num_ranks() - rank; }
+  [[nodiscard]] std::vector<std::string> reversed(std::vector<std::string> texts) const {
+    std::reverse(texts.begin() + 1, texts.end());
+    return texts;
+  }
+  const HostComm& inner_;
+};
+
+TEST(SaveLoad, RanksMayHaveAnotherOrderThanTheMesh) {
+  const TemporaryFolder folder;
+  run_local_ranks(4, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(1);
+    const auto saved = model.bits();
+    const std::string path = save(folder.path(), model.state(1), ReversedComm(model.comm())).path;
+    model.fill(2);
+    (void)model.load(path);
+    EXPECT_EQ(model.bits(), saved);
+    (void)model.comm().gather_strings("");
+  });
+}
+
+// Rank 0 writes it beside the shard files, which all succeed.
+TEST(SaveLoad, AModelIndexThatCannotBeWrittenIsEveryRanksError) {
+  const TemporaryFolder folder;
+  const std::string half = folder / "checkpoints/step-00000002.r0.tmp";
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.save(folder.path(), 1);
+    const SaveOptions options{.at_point = [&](std::string_view at) {
+      if (at == "folder made") fs::create_directory(half + "/model.h5");
+    }};
+    EXPECT_THAT(error_of<IoError>([&] { model.save(folder.path(), 2, options); }), AllOf(HasSubstr("rank 0: "), HasSubstr("model.h5")));
+    (void)model.comm().gather_strings("");
+    EXPECT_FALSE(fs::exists(half));
+    EXPECT_EQ(newest_complete(folder.path())->step, 1);
+    (void)model.comm().gather_strings("");
+  });
+}
+
 // The checkpoint that was to be replaced is back under its name.
 TEST(SaveLoad, AFailureWhileOneIsReplacedLosesNothing) {
   const TemporaryFolder folder;
