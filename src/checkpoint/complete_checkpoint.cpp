@@ -54,8 +54,11 @@ std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<std::stri
     if (replaces && !fs::exists(final, error)) fs::rename(replaced, final, error);
     throw;
   }
-  fs::remove_all(replaced, error);
-  if (error) notes.push_back(fmt::format("{} could not be deleted: {}", replaced, error.message()));
+  try {
+    if (fs::exists(replaced, error)) remove_checkpoint(replaced);
+  } catch (const IoError& cannot) {
+    notes.emplace_back(cannot.what());
+  }
   at("after rename");
   return manifest.total_bytes();
 }

@@ -109,7 +109,8 @@ EmergencySaver::EmergencySaver(const std::string& run_folder, const SaveState& s
            .parent = state.parent,
            .optimizer_steps = job_->header.optimizer_steps,
            .parameter_steps = job_->header.parameter_steps,
-           .scalars = state.scalars};
+           .scalars = state.scalars,
+           .diverged = state.diverged};
 }
 
 EmergencySaver::~EmergencySaver() = default;
@@ -236,6 +237,7 @@ void EmergencySaver::complete(const StepsDone& done, const FileEntry& index, Sav
   header.optimizer_steps = done.optimizer_steps;
   header.parameter_steps = done.parameter_steps;
   header.scalars = done.scalars;
+  header.diverged = done.diverged;
   io::Publication publication(folder_of(step), temporary_of(step));
   const auto before_rename = [&](std::string_view point) {
     if (point == "before rename") check_owner_();

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSetAside = "set-aside-";
+constexpr std::string_view kStep = "step-", kSetAside = "set-aside-";
 
 /// N in "<prefix>N"; nullopt for any other name.
 std::optional<std::int64_t> number_after(std::string_view prefix, const std::string& name) {
@@ -29,7 +29,7 @@ std::optional<std::int64_t> number_after(std::string_view prefix, const std::str
 
 /// The step in "step-00000500"; nullopt for any other name.
 std::optional<std::int64_t> step_of(const std::string& name) {
-  const std::optional<std::int64_t> step = number_after("step-", name);
+  const std::optional<std::int64_t> step = number_after(kStep, name);
   return step && step_folder_name(*step) == name ? step : std::nullopt;
 }
 
@@ -42,14 +42,22 @@ std::optional<std::int64_t> replaced_step_of(const std::string& name) {
 /// "step-00000500.1a2b3c4d.tmp", "step-00000500.old.tmp"
 bool is_leftover(const std::string& name) { return name.ends_with(".tmp") && step_of(name.substr(0, name.find('.'))).has_value(); }
 
+/// Of those that begin with kStep or kSetAside.
 std::vector<std::string> subfolders(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  if (!fs::exists(folder, error)) return names;
+  // Only what is known to be missing holds no checkpoints: neither a link to nowhere, nor a file system that does not answer.
+  if (fs::symlink_status(folder, error).type() == fs::file_type::not_found) return names;
   fs::directory_iterator it(folder, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    std::error_code ignored;
-    if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kStep) && !name.starts_with(kSetAside)) continue;
+    std::error_code of_entry;
+    if (it->is_directory(of_entry)) names.push_back(name);
+    if (of_entry && of_entry != std::errc::no_such_file_or_directory) {
+      error = of_entry;
+      break;
+    }
   }
   require<ConfigError>(!error, "{}: cannot list the folder: {}", folder, error.message());
   return names;
@@ -97,7 +105,8 @@ std::optional<CheckpointPath> newest_complete(const std::string& run_folder) {
 
 std::string resolve_checkpoint(const std::string& path) {
   std::error_code error;
-  require<ConfigError>(fs::is_directory(path, error), "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...)", path);
+  require<ConfigError>(fs::is_directory(path, error), "{}: {}; expected a checkpoint (RUN/checkpoints/step-...) or a run's folder", path,
+                       fs::exists(path, error) ? "is a file" : "no such folder");
   require<ConfigError>(!is_leftover(fs::canonical(path, error).filename().string()),
                        "{}: not a complete checkpoint: its job died while writing or deleting it, and the next save deletes this folder; "
                        "name another checkpoint, or rename the folder to step-... and check it with mica-inspect verify",
@@ -116,8 +125,9 @@ std::vector<std::string> remove_leftovers(const std::string& folder) {
   for (const std::string& name : subfolders(folder)) {
     const auto replaced = replaced_step_of(name);
     try {
+      std::error_code error;
       if (is_leftover(name)) remove_all(folder + "/" + name);
-      if (replaced && fs::exists(folder + "/" + step_folder_name(*replaced))) remove_checkpoint(folder + "/" + name);
+      if (replaced && fs::exists(folder + "/" + step_folder_name(*replaced), error)) remove_checkpoint(folder + "/" + name);
     } catch (const IoError& error) {
       failures.emplace_back(error.what());
     }
@@ -155,6 +165,7 @@ std::string make_set_aside_folder(const std::string& run_folder) {
 }
 
 void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder) {
+  (void)remove_leftovers(checkpoints_folder(run_folder));  // a step-N.replaced would count as step N once that has been moved
   std::vector<CheckpointPath> later = list_checkpoints(checkpoints_folder(run_folder));
   std::erase_if(later, [&](const CheckpointPath& found) { return found.step <= step; });
   for (const CheckpointPath& each : std::ranges::reverse_view(later)) {
@@ -162,6 +173,9 @@ void set_aside_after(const std::string& run_folder, std::int64_t step, const std
     std::error_code error;
     fs::rename(each.path, to, error);
     require<IoError>(!error, "{}: cannot be moved to {}: {}", each.path, to, error.message());
+  }
+  if (const auto left = newest_complete(run_folder); left && left->step > step) {
+    throw IoError(fmt::format("{}: cannot be deleted, and would count as step {}: delete it by hand", left->path, left->step));
   }
   io::fsync_directory(set_aside_folder);
   io::fsync_directory(checkpoints_folder(run_folder));

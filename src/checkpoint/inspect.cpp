@@ -33,7 +33,8 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
   hang     Reads the records in RUN/hang, which ranks write when a collective exceeds mesh.timeout or a rank dies, and prints the
            report again: the causes, then what each rank was doing. If the run hung several times, shows the last.
   --follow Reads the run's files, on any machine that sees its folder, such as a login node. On a terminal, updates one line in place;
-           in a pipe, prints a line per step. Ends when the job ends, when it has written nothing for 60 s, or on Ctrl-C.
+           in a pipe, prints a line per measurement (train.log_interval steps). Ends when the job ends or dies (on another host: has written
+           nothing for 60 s), or on Ctrl-C.
   --json   One JSON object instead of text.
   -h, --help, --version
 

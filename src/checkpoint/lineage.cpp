@@ -22,7 +22,7 @@ Line line_of(const std::string& checkpoint_folder, const Manifest& manifest, std
     const auto found = std::ranges::find(folder, parent->step, &CheckpointPath::step);
     if (found == folder.end()) break;
     try {
-      const Manifest there = read_manifest(found->path);
+      const Manifest there = read_manifest_header(found->path);
       if (there.id() != *parent) break;
       line.entries.back().is_there = true;
       parent = there.parent;

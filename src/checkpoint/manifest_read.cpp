@@ -240,6 +240,7 @@ void parse_state_dtypes(const JsonValue& optimizer, Manifest& manifest) {
 /// These keys are missing in older files of format 5.
 void parse_retention(const JsonValue& root, Manifest& manifest) {
   if (root.has("val_loss") && !root["val_loss"].is_null()) manifest.val_loss = root["val_loss"].number();
+  if (root.has("diverged")) manifest.diverged = root["diverged"].boolean();
   if (!root.has("retention") || root["retention"].is_null()) return;
   const JsonValue rules = root["retention"];
   manifest.retention = Retention(small_integer(rules["newest"], 0), rules["every"].integer(0), small_integer(rules["best"], 0));
@@ -277,11 +278,21 @@ void check_trailer(std::string_view text, const std::string& path) {
                                   path);
 }
 
+/// The text without "files", which is nearly all of a large manifest, if that is the last key before the checksum, as manifest_text() has
+/// it. In a JSON text no string has line breaks, and only keys of the outermost object are one column from the left.
+std::string text_without_files(std::string_view text) {
+  const std::size_t files = text.find(kManifestFiles);
+  const std::size_t next = files == std::string_view::npos ? files : text.find("\n \"", files + kManifestFiles.size());
+  if (next == std::string_view::npos || text.size() - next > manifest_trailer("").size()) return std::string(text);
+  return std::string(text.substr(0, files)) + "\n}";
+}
+
 enum class ManifestPart : std::uint8_t { all, header };
 
 Manifest parse(std::string_view text, const std::string& path, ManifestPart part) {
   check_trailer(text, path);
-  const auto root = JsonValue::parse<DamagedCheckpointError>(text, path);
+  const std::string header = part == ManifestPart::header ? text_without_files(text) : std::string();
+  const auto root = JsonValue::parse<DamagedCheckpointError>(part == ManifestPart::header ? std::string_view(header) : text, path);
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
   require<CheckpointError>(version >= kOldestFormatVersion && version <= kFormatVersion,
@@ -305,7 +316,7 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   root["optimizer"]["state_kinds"].for_each([&](const JsonValue& each) { m.state_kinds.push_back(each.text()); });
   parse_state_dtypes(root["optimizer"], m);
   m.parameter_steps = map_of(root["optimizer"]["parameter_steps"], [](const JsonValue& steps) { return steps.integer(0); });
-  m.scalars = map_of(root["scalars"], std::mem_fn(&JsonValue::number));
+  m.scalars = map_of(root["scalars"], [](const JsonValue& value) { return value.number(); });
   parse_retention(root, m);
   m.model = parse_model(root["model"], version);
   m.config = root["config"].text();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "mica/checkpoint/manifest.hpp"
@@ -115,6 +116,7 @@ std::string manifest_text(const Manifest& m, const std::vector<std::string>& fil
         {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
       {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
+      {"diverged", m.diverged},
       {"retention", m.retention ? to_json(*m.retention) : Json(nullptr)},
       {"model", m.model},
       {"config", m.config},
@@ -125,7 +127,7 @@ std::string manifest_text(const Manifest& m, const std::vector<std::string>& fil
   };
   std::string text = dump(json, 1);
   text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
-  text += fmt::format(",\n \"files\": [{}{}]", files.empty() ? "" : "\n  ", fmt::join(files, ",\n  "));
+  text += fmt::format("{}{}{}]", kManifestFiles, files.empty() ? "" : "\n  ", fmt::join(files, ",\n  "));
   return text + manifest_trailer(text);
 }
 

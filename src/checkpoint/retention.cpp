@@ -24,12 +24,14 @@ std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int mos
   return found;
 }
 
-/// The manifest without its files, or an empty one if it cannot be read.
+/// The manifest without its files; if it cannot be read, that of a checkpoint that is not worth keeping.
 Manifest readable_part_of(const std::string& checkpoint_folder) {
   try {
     return read_manifest_header(checkpoint_folder);
   } catch (const CheckpointError&) {
-    return {};
+    Manifest unknown;
+    unknown.diverged = true;
+    return unknown;
   }
 }
 
@@ -51,13 +53,20 @@ std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable
                              ? fmt::format("the lowest validation loss, {:.4f}", *ascending[i].val_loss)
                              : fmt::format("one of the {} lowest validation losses, {:.4f}", rules.best, *ascending[i].val_loss));
   }
+  const auto finite = std::find_if(ascending.rbegin(), ascending.rend(), [](const Keepable& each) { return !each.diverged; });
+  if (finite != ascending.rend()) {
+    std::vector<std::string>& of_finite = reasons[static_cast<std::size_t>(ascending.rend() - finite) - 1];
+    if (of_finite.empty()) of_finite.emplace_back("the newest that has not diverged");
+  }
   return reasons;
 }
 
 std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses) {
   std::vector<Keepable> found;
   for (const CheckpointPath& each : list_checkpoints(folder)) {
-    if (each.step <= last_step) found.push_back({each.path, each.step, reads_losses ? readable_part_of(each.path).val_loss : std::nullopt});
+    if (each.step > last_step) continue;
+    const Manifest manifest = reads_losses ? readable_part_of(each.path) : Manifest();
+    found.push_back({each.path, each.step, manifest.val_loss, manifest.diverged});
   }
   return found;
 }

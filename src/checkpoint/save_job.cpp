@@ -62,6 +62,7 @@ Manifest header_of(const SaveState& state) {
   }
   m.scalars = state.scalars;
   if (state.val_loss && std::isfinite(*state.val_loss)) m.val_loss = state.val_loss;
+  m.diverged = state.diverged;
   m.model = state.model;
   m.config = state.config;
   return m;

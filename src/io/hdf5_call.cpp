@@ -73,9 +73,13 @@ void throw_hdf5_error(const char* call, const Hdf5Where& where) {
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_message, &messages);
   H5Eclear2(H5E_DEFAULT);
   make_one_line(messages.text);
+  const int error_number = errno_in(messages.text);
+  if (const std::string advice = full_disk_text(where.path, error_number); !advice.empty()) {
+    throw Hdf5Error(fmt::format("{}: write failed: {}{}", where.path, errno_text(error_number), advice));
+  }
   const std::string object = where.object.empty() ? "" : fmt::format(" on '{}'", where.object);
-  throw Hdf5Error(fmt::format("{}: {} failed{}; HDF5 says: {}{}", where.path, call, object,
-                              messages.text.empty() ? "(nothing)" : messages.text, full_disk_text(where.path, errno_in(messages.text))));
+  throw Hdf5Error(
+      fmt::format("{}: {} failed{}; HDF5 says: {}", where.path, call, object, messages.text.empty() ? "(nothing)" : messages.text));
 }
 
 Hdf5Id own(hid_t id, const char* call, const Hdf5Where& where) { return Hdf5Id(check(id, call, where)); }

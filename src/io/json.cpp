@@ -137,6 +137,12 @@ double JsonValue::number() const {
   return tree(json_).get<double>();
 }
 
+double JsonValue::number(double lowest, double highest) const {
+  const double value = number();
+  if (!(value >= lowest && value <= highest)) fail_expecting(fmt::format("a number from {} to {}", lowest, highest));
+  return value;
+}
+
 bool JsonValue::boolean() const {
   if (!tree(json_).is_boolean()) fail_expecting("true or false");
   return tree(json_).get<bool>();

@@ -36,7 +36,7 @@ std::optional<std::string> newest_of_line(const Config& config) {
   const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
     try {
-      const std::string began_from = checkpoint::read_manifest(each.path).began_from;
+      const std::string began_from = checkpoint::read_manifest_header(each.path).began_from;
       return began_from == canonical(config.checkpoint.resume) ? std::optional(each.path) : std::nullopt;
     } catch (const CheckpointError&) {  // damaged: the one before it
     }

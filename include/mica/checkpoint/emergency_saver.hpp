@@ -26,6 +26,7 @@ struct StepsDone {
   std::int64_t optimizer_steps = 0;
   std::map<std::string, std::int64_t> parameter_steps;  ///< Optimizer::parameter_steps()
   std::map<std::string, double> scalars;
+  bool diverged = false;  ///< Manifest::diverged, as far as the host knows
 };
 
 /// Saves a run that has lost ranks. [Note: emergency checkpoint] If replicas hold the same shards, the surviving ranks may have

@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 
 /// Rules for which of a run's checkpoints a save keeps: a checkpoint is kept if any rule applies. The newest one, from which the run
-/// resumes, is always kept. Checkpoints that were set aside are never deleted.
+/// resumes, is always kept, and so is the newest one that has not diverged. Checkpoints that were set aside are never deleted.
 struct Retention {
   // NOLINTNEXTLINE(google-explicit-constructor): SaveOptions{.keep = 2}
   Retention(int newest_ones = 0, std::int64_t every_steps = 0, int best_ones = 0)
@@ -27,6 +27,7 @@ struct Keepable {
   std::string path;
   std::int64_t step = 0;
   std::optional<double> val_loss;  ///< Manifest::val_loss
+  bool diverged = false;           ///< Manifest::diverged
 };
 
 /// Why each is kept, as text: "one of the 2 newest". Without a reason it is deleted.
@@ -34,7 +35,7 @@ struct Keepable {
 [[nodiscard]] std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable>& ascending, const Retention& rules);
 
 /// The checkpoints in a folder, up to this step.
-/// @param reads_losses  false: no manifests are read, and losses are empty
+/// @param reads_losses  false: no manifests are read, losses are empty, and none has diverged
 [[nodiscard]] std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses);
 
 /// A checkpoint, and why it is kept.

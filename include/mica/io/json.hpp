@@ -50,6 +50,8 @@ class JsonValue {
   [[nodiscard]] std::int64_t integer(std::int64_t lowest, std::int64_t highest = kMax) const;
   [[nodiscard]] std::uint64_t unsigned_integer() const;
   [[nodiscard]] double number() const;
+  /// From `lowest` to `highest`.
+  [[nodiscard]] double number(double lowest, double highest) const;
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] std::string text() const;
   /// As JSON, on one line.

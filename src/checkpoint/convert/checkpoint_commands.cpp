@@ -21,9 +21,10 @@ since mica-train resumes on any mesh; it saves time if many ranks read at once, 
 )";
 
 constexpr std::string_view kConsolidateHelp =
-    R"(Writes one ordinary HDF5 file with every parameter under its full name (float32) and the optimizer state under /optim/KIND. It has
-no virtual datasets, so it can be copied by itself, while model.h5 in a checkpoint needs the shard files beside it. Its checksum
-is in OUT.h5.crc32c; mica-inspect verify OUT.h5 checks it.
+    R"(Writes one ordinary HDF5 file with every parameter under its full name and the optimizer state under /optim/KIND, in the dtypes of
+the checkpoint: float32, but for ignored parameters, buffers and state below fp32 (docs/files.md). It has no virtual datasets, so it can
+be copied by itself, while model.h5 in a checkpoint needs the shard files beside it. Its checksum is in OUT.h5.crc32c; mica-inspect
+verify OUT.h5 checks it.
 
   import h5py
   weight = h5py.File("OUT.h5")["transformer.wte.weight"][:]

@@ -114,10 +114,14 @@ HfModel hf_model_of(const ModelKeys& keys) {
 TokenIds read_hf_token_ids(const std::string& folder) {
   const auto config = io::JsonValue::read<CheckpointError, ConfigError>(folder + "/config.json", kMaxConfigBytes);
   TokenIds token_ids = read_token_ids(config);
+  const std::optional<io::JsonValue> vocab_size = config.find("vocab_size");
   for (const HfArchitecture* each : kArchitectures) {
     if (!config.has("model_type") || config["model_type"].text() != each->model_type) continue;
-    token_ids.try_emplace("bos_token_id", std::vector{each->bos_token_id});
-    token_ids.try_emplace("eos_token_id", std::vector{each->eos_token_id});
+    const auto add_default = [&](const char* key, std::int64_t id) {
+      if (!vocab_size || id < vocab_size->integer(1)) token_ids.try_emplace(key, std::vector{id});
+    };
+    add_default("bos_token_id", each->bos_token_id);
+    add_default("eos_token_id", each->eos_token_id);
   }
   return token_ids;
 }

@@ -107,7 +107,8 @@ struct HfModel {
 /// The generation_config.json that transformers would make from it for generate(); null if there are no token ids.
 [[nodiscard]] Json hf_generation_json(const Json& config);
 
-/// The ids in FOLDER/config.json, read as transformers does: a missing key has the architecture's default. @throws ConfigError
+/// The ids in FOLDER/config.json, read as transformers does: a missing key has the architecture's default, unless that is not in the
+/// vocabulary. @throws ConfigError
 [[nodiscard]] TokenIds read_hf_token_ids(const std::string& folder);
 
 }  // namespace mica::checkpoint

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -194,8 +195,14 @@ ModelDescription read_model_description(const std::string& path) {
     const HfModel model = read_hf_model(path);
     return {model.keys.place(), model.keys.all()};
   }
+  std::error_code error;
+  require<ConfigError>(
+      std::filesystem::is_directory(path, error),
+      "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...), a run's folder or a Hugging Face model's folder, "
+      "already on this machine: nothing is downloaded",
+      path);
   const std::string folder = resolve_checkpoint(path);
-  return {folder, read_manifest(folder).model};
+  return {folder, read_manifest_header(folder).model};
 }
 
 void check_model_keys(const ModelDescription& source, const std::map<std::string, std::string>& run) {

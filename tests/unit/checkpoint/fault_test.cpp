@@ -208,6 +208,7 @@ std::string full_disk(const std::string& run, std::uintmax_t bytes_left, std::st
     if (texts[0].find(part) == std::string::npos) return fmt::format("'{}' is not in: {}", part, texts[0]);
   }
   if (texts[0].find('\n') != std::string::npos) return "the error has several lines";
+  if (texts[0].find("HDF5 says") != std::string::npos) return "HDF5's words hide the reason: " + texts[0];
   const bool is_told_first = texts[0].find("no room for a checkpoint of 1200000 bytes") != std::string::npos;
   if (is_told_first != point.empty()) return "found too early or too late: " + texts[0];
   if (fs::exists(run + "/checkpoints/step-00000002.r0.tmp")) return "the .tmp is still there";

@@ -70,6 +70,30 @@ TEST_F(Folders, AReplacedCheckpointCountsUntilTheNewOneIsThere) {
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints/step-00000003.replaced"));
 }
 
+// A file system that does not answer must not look like a run without checkpoints, which would begin again and replace them.
+TEST_F(Folders, AFolderThatCannotBeListedIsAnError) {
+  EXPECT_THAT(found(), IsEmpty()) << "missing";
+  const std::string folder = checkpoints_folder(folder_.path());
+  for (const std::string& target : {folder_ / "scratch-that-is-not-mounted", folder}) {  // to nowhere, and to itself
+    fs::create_directory_symlink(target, folder);
+    EXPECT_THAT(test::error_of<ConfigError>([&] { (void)list_checkpoints(folder); }), HasSubstr(folder + ": cannot list the folder"));
+    EXPECT_THROW((void)newest_complete(folder_.path()), ConfigError);
+    fs::remove(folder);
+  }
+}
+
+TEST_F(Folders, WhatIsSetAsideDoesNotComeBackAsTheOneItReplaced) {
+  for (const char* name : {"step-00000002", "step-00000006", "step-00000006.replaced", "aside"}) make(name);
+  set_aside_after(folder_.path(), 2, folder_ / "checkpoints/aside");
+  EXPECT_THAT(found(), ElementsAre("step-00000002"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints/aside/step-00000006"));
+}
+
+TEST_F(Folders, AFileIsNoFolder) {
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_THAT(test::error_of<ConfigError>([&] { (void)resolve_checkpoint(folder_ / "file"); }), HasSubstr("file: is a file; expected"));
+}
+
 TEST(Lineage, EndsAtTheFirstParentThatIsNotThere) {
   const TemporaryFolder folder;
   const auto save_as = [&](const std::string& run_id, std::int64_t step, const std::optional<CheckpointId>& parent) {

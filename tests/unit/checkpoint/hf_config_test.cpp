@@ -54,6 +54,20 @@ TEST(HfConfig, AnOldConfigHasGpt2sOwnDefaults) {
   EXPECT_TRUE(model.keys.flag("tie_embeddings"));
 }
 
+TEST(HfConfig, MissingTokenIdsAreTheDefaultsOfTheirVocabulary) {
+  const auto ids_of = [](const Json& config) {
+    const TemporaryFolder folder;
+    std::ofstream(folder / "config.json") << config.dump();
+    return read_hf_token_ids(folder.path());
+  };
+  const TokenIds of_gpt2{{"bos_token_id", {50256}}, {"eos_token_id", {50256}}};
+  EXPECT_EQ(ids_of({{"model_type", "gpt2"}}), of_gpt2);
+  EXPECT_EQ(ids_of({{"model_type", "gpt2"}, {"vocab_size", 50257}}), of_gpt2);
+  EXPECT_EQ(ids_of({{"model_type", "gpt2"}, {"vocab_size", 50256}}), TokenIds());
+  EXPECT_EQ(ids_of({{"model_type", "gpt2"}, {"vocab_size", 256}, {"eos_token_id", 7}}), (TokenIds{{"eos_token_id", {7}}}));
+  EXPECT_EQ(ids_of({{"model_type", "llama"}, {"vocab_size", 2}}), (TokenIds{{"bos_token_id", {1}}}));
+}
+
 TEST(HfConfig, WhatIsWrittenReadsBackAsTheSameKeys) {
   for (const char* name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const HfModel model = read_hf_model(test::hf_reference(name));

@@ -45,6 +45,7 @@ Manifest example() {
   m.parameter_steps = {{"a.bias", 17}};
   m.scalars = {{"loss_scale", 16777216.5}};
   m.val_loss = 2.34375;
+  m.diverged = true;
   m.retention = Retention(3, 1000, 1);
   m.model = {{"type", "mlp"}, {"width", "7"}};
   m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
@@ -149,11 +150,13 @@ TEST(Manifest, ALossAndRulesMayBeMissing) {
   EXPECT_EQ(parse_manifest(manifest_text(example()), "m.json").retention, Retention(3, 1000, 1));
   for (const bool is_null : {false, true}) {
     OrderedJson json = example_json();
+    json.erase("diverged");
     for (const char* key : {"val_loss", "retention"}) {
       json.erase(key);
       if (is_null) json[key] = nullptr;
     }
     EXPECT_FALSE(parse_manifest(sign(json), "m.json").val_loss);
+    EXPECT_FALSE(parse_manifest(sign(json), "m.json").diverged);
     EXPECT_FALSE(parse_manifest(sign(json), "m.json").retention);
   }
 }
@@ -201,6 +204,7 @@ TEST(Manifest, TrustsNoValue) {
       {"/mesh/replicas", 4294967298LL, "mesh.replicas"},
       {"/omp_threads", -3, "omp_threads"},
       {"/val_loss", "low", "val_loss is \"low\""},
+      {"/diverged", 1, "diverged is 1"},
       {"/retention", 2, "retention is 2, expected an object"},
       {"/retention/newest", -1, "retention.newest is -1"},
       {"/retention/newest", 4294967298LL, "retention.newest"},
@@ -288,6 +292,25 @@ TEST(Manifest, AnotherFormatIsSaidToBeOne) {
   json["format"] = "other";
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("not the manifest"));
   for (const char* text : {"", "{}", "[]", "null", "{\"a\":"}) EXPECT_THROW((void)parse_manifest(text, "m"), CheckpointError);
+}
+
+// They are nearly all of a large manifest.
+TEST(Manifest, TheHeaderIsReadWithoutTheFiles) {
+  Manifest m = example();
+  m.config = ",\n \"files\": [\n \"x\"";
+  std::string text = manifest_text(m);
+  const std::size_t first = text.find("{\"name\":\"shard-0.h5\"");
+  ASSERT_NE(first, std::string::npos);
+  text[first] = '?';
+  const std::size_t covered = text.rfind(",\n \"manifest_crc32c\"");
+  text = fmt::format("{},\n \"manifest_crc32c\": \"{:08x}\"\n}}\n", text.substr(0, covered),
+                     io::crc32c(text.data(), static_cast<std::int64_t>(covered)));
+  EXPECT_THROW((void)parse_manifest(text, "m.json"), CheckpointError);
+  const Manifest header = parse_manifest_header(text, "m.json");
+  EXPECT_EQ(header.config, m.config);
+  EXPECT_EQ(header.units.size(), m.units.size());
+  EXPECT_EQ(header.tokenizer.files.size(), 2U);
+  EXPECT_TRUE(header.files.empty());
 }
 
 TEST(Manifest, FileEntriesTravelAsText) {

@@ -57,6 +57,19 @@ TEST(Retention, EachRuleKeepsItsOwn) {
   EXPECT_THAT(kept({}, {2, 6, 1}), IsEmpty());
 }
 
+// A run that has diverged goes on saving: it must not delete the last model that is worth something.
+TEST(Retention, TheNewestWithAFiniteLossIsKept) {
+  const auto diverging = [](std::vector<std::int64_t> steps) {
+    std::vector<Keepable> checkpoints;
+    for (const std::int64_t step : {2, 4, 6, 8}) checkpoints.push_back({"", step, kNoLoss, std::ranges::count(steps, step) > 0});
+    return checkpoints;
+  };
+  EXPECT_THAT(kept(diverging({6, 8}), {2}), ElementsAre(4, 6, 8));
+  EXPECT_THAT(kept(diverging({6}), {1}), ElementsAre(8)) << "it has recovered";
+  EXPECT_THAT(kept(diverging({2, 4, 6, 8}), {1}), ElementsAre(8)) << "there is none";
+  EXPECT_THAT(reasons_to_keep(diverging({8}), {1})[2], ElementsAre("the newest that has not diverged"));
+}
+
 TEST(Retention, ReasonsSayWhichRuleAndOfWhat) {
   const std::vector<std::vector<std::string>> reasons = reasons_to_keep(kFive, {2, 4, 1});
   EXPECT_THAT(reasons[0], IsEmpty());
@@ -84,6 +97,29 @@ std::vector<std::int64_t> steps_in(const std::string& folder) {
   std::vector<std::int64_t> steps;
   for (const CheckpointPath& found : list_checkpoints(folder)) steps.push_back(found.step);
   return steps;
+}
+
+TEST(Retention, SavesOfADivergedRunLeaveAFiniteOne) {
+  const TemporaryFolder folder;
+  const auto save_step = [&](std::int64_t step, bool diverged) {
+    test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+      SaveState state = model.state(step);
+      state.diverged = diverged;
+      EXPECT_THAT(save(folder.path(), state, model.comm(), {.keep = 1}).notes, IsEmpty());
+    });
+  };
+  save_step(1, false);
+  save_step(2, false);
+  for (const std::int64_t step : {3, 4, 5}) save_step(step, true);
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(2, 5));
+  EXPECT_FALSE(read_manifest(folder / "checkpoints/step-00000002").diverged);
+  EXPECT_TRUE(read_manifest(folder / "checkpoints/step-00000005").diverged);
+  std::ostringstream text;
+  (void)run_inspect({folder.path()}, text, nullptr);
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("diverged    the loss of this step, or its gradient norm, is NaN or infinite\n"),
+                                HasSubstr("kept        step 2: the newest that has not diverged\n")));
+  save_step(6, false);
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(6));
 }
 
 TEST(Retention, SavesFollowTheRulesAndLeaveWhatWasSetAside) {

@@ -328,32 +328,6 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
   });
 }
 
-// A failure on any one rank is everybody's error, and the earlier checkpoint stays the newest.
-TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
-  const TemporaryFolder folder;
-  for (const std::string_view point : kSavePoints) {
-    if (point == "after rename" || point == "earlier one moved") continue;  // complete by then; not reached
-    for (const int failing : {0, 2}) {
-      if (failing != 0 && point != "metadata written" && point != "shard written") continue;
-      run_local_ranks(3, [&](auto world) {
-        SavedModel model(std::move(world), test::small_units());
-        model.fill(1);
-        model.save(folder.path(), 1);
-        const SaveOptions options{.at_point = [&](std::string_view at) {
-          if (at == point && model.comm().rank() == failing) throw IoError("/x: no space left");
-        }};
-        EXPECT_EQ(error_of<IoError>([&] { model.save(folder.path(), 2, options); }), fmt::format("rank {}: /x: no space left", failing))
-            << point;
-        (void)model.comm().gather_strings("");
-        EXPECT_EQ(newest_complete(folder.path())->step, 1);
-        EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000002.r0.tmp"));
-        EXPECT_EQ(model.load(folder / "checkpoints/step-00000001").notes.size(), 0U);
-        (void)model.comm().gather_strings("");
-      });
-    }
-  }
-}
-
 /// The same ranks in another order, but for rank 0: a mesh goes node by node, mpirun's ranks may not.
 class ReversedComm : public HostComm {
  public:
@@ -390,60 +364,6 @@ TEST(SaveLoad, RanksMayHaveAnotherOrderThanTheMesh) {
     (void)model.load(path);
     EXPECT_EQ(model.bits(), saved);
     (void)model.comm().gather_strings("");
-  });
-}
-
-// Rank 0 writes it beside the shard files, which all succeed.
-TEST(SaveLoad, AModelIndexThatCannotBeWrittenIsEveryRanksError) {
-  const TemporaryFolder folder;
-  const std::string half = folder / "checkpoints/step-00000002.r0.tmp";
-  run_local_ranks(2, [&](auto world) {
-    SavedModel model(std::move(world), test::small_units());
-    model.save(folder.path(), 1);
-    const SaveOptions options{.at_point = [&](std::string_view at) {
-      if (at == "folder made") fs::create_directory(half + "/model.h5");
-    }};
-    EXPECT_THAT(error_of<IoError>([&] { model.save(folder.path(), 2, options); }), AllOf(HasSubstr("rank 0: "), HasSubstr("model.h5")));
-    (void)model.comm().gather_strings("");
-    EXPECT_FALSE(fs::exists(half));
-    EXPECT_EQ(newest_complete(folder.path())->step, 1);
-    (void)model.comm().gather_strings("");
-  });
-}
-
-// The checkpoint that was to be replaced is back under its name.
-TEST(SaveLoad, AFailureWhileOneIsReplacedLosesNothing) {
-  const TemporaryFolder folder;
-  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
-    model.fill(1);
-    model.save(folder.path(), 2);
-    const auto saved = model.bits();
-    model.fill(2);
-    const SaveOptions options{.at_point = [](std::string_view at) {
-      if (at == "earlier one moved") throw IoError("/x: input/output error");
-    }};
-    EXPECT_THROW(model.save(folder.path(), 2, options), IoError);
-    (void)model.load(folder / "checkpoints/step-00000002");
-    EXPECT_EQ(model.bits(), saved);
-  });
-}
-
-// Another job deletes a file of a save that is under way: it must not become a complete checkpoint, and cost no earlier one.
-TEST(SaveLoad, WhatIsNoLongerThereIsNotPublished) {
-  const TemporaryFolder folder;
-  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
-    model.save(folder.path(), 1);
-    const std::string half = folder / "checkpoints/step-00000002.r0.tmp";
-    for (const bool truncates : {false, true}) {
-      const SaveOptions options{.keep = 1, .at_point = [&](std::string_view at) {
-                                  if (at != "before rename") return;
-                                  const std::string shard = half + "/shard-r0-00000002-00000.h5";
-                                  truncates ? fs::resize_file(shard, 100) : static_cast<void>(fs::remove(shard));
-                                }};
-      EXPECT_THAT(error_of<IoError>([&] { model.save(folder.path(), 2, options); }),
-                  AllOf(HasSubstr("shard-r0-00000002-00000.h5"), HasSubstr("does another job use this run folder?")));
-      EXPECT_EQ(newest_complete(folder.path())->step, 1);
-    }
   });
 }
 
