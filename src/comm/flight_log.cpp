@@ -2,9 +2,11 @@
 #include "mica/comm/flight_log.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -93,6 +95,13 @@ FlightGroup* FlightLog::add_group(const std::string& name, const std::vector<int
   };
   auto place = with_use(FlightGroup::Use::free);
   if (place == groups().end()) place = with_use(FlightGroup::Use::closed);
+  if (place == groups().end() && head_->rank.load(kRelaxed) == 0 && !std::exchange(has_warned_, true)) {
+    std::fprintf(
+        stderr,
+        "mica: warning: group '%s' is not watched, and a hang in it will raise no alarm: this job's flight recorder has room for %zu "
+        "groups; do not keep groups and meshes that are no longer used\n",
+        name.c_str(), num_groups_);
+  }
   if (place == groups().end() || std::ssize(members) > world_size_) return nullptr;
   FlightGroup& group = *place;
   for (FlightEvent& event : events()) {  // remove the events of the group that had this slot

@@ -66,10 +66,11 @@ class Analysis {
 
   std::vector<std::string> causes() {
     add_cut_hosts();
-    add_lost_hosts();
+    add_lost_hosts(/*were_missed=*/true);
     add_lost_ranks();
     for (const auto& [key, members] : groups_) add_mismatch(members);
     add_missing(/*are_waiting=*/false);
+    add_lost_hosts(/*were_missed=*/false);
     if (causes_.empty()) add_missing(/*are_waiting=*/true);
     if (causes_.empty()) add_stuck();
     if (causes_.empty()) add_unknown_ranks();
@@ -183,14 +184,16 @@ class Analysis {
     }
   }
 
-  void add_lost_hosts() {
+  /// Hosts whose ranks have all left no record. @param were_missed  by another rank; if not, they may be only slow, and what records show
+  /// comes first
+  void add_lost_hosts(bool were_missed) {
     const std::map<std::string, std::vector<int>> by_host = ranks_by_host();
     // After a death there is little time for records.
     const bool had_time = !is_of_one_node_ && std::ranges::none_of(seen_, [](const auto& rank) { return rank.second == RankHealth::dead; });
     for (const auto& [host, ranks] : by_host) {
       const bool left_nothing = std::ranges::none_of(ranks, [&](int rank) { return by_rank_.contains(rank); });
       const bool was_missed = std::ranges::any_of(ranks, [&](int rank) { return seen_.contains(rank); });
-      if (!left_nothing || by_host.size() == 1 || !(was_missed || had_time)) continue;
+      if (!left_nothing || by_host.size() == 1 || was_missed != were_missed || !(was_missed || had_time)) continue;
       causes_.push_back(fmt::format("host {} ({}) {}", host, with_word(to_ranges(ranks)),
                                     was_missed ? "does not answer: it is down, or cut off from the others"
                                                : "has left no record so far: it is down, cut off, or does not see the run's folder"));

@@ -83,17 +83,22 @@ class MpiComm final : public HostComm {
   const mpi::Communicator& comm_;
 };
 
-void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all, std::int64_t bytes) {
-  const ConstTensorView sent{mine, Shape{bytes}, DType::u8};
-  const TensorView received{all, Shape{bytes * group.num_ranks()}, DType::u8};
+/// Runs a collective on host memory, and waits for it.
+void on_host(ProcessGroup& group, Stream& stream, const std::function<void(ProcessGroup&, Stream&)>& collective) {
   if (stream.device() == DeviceKind::cpu) {
-    group.all_gather(stream, label, sent, received);
-  } else {  // the bytes are in host memory
+    collective(group, stream);
+  } else {
     const std::unique_ptr<Stream> host = make_cpu_stream("agree", StreamMode::inlined);
-    host_group_of(group).all_gather(*host, label, sent, received);
+    collective(host_group_of(group), *host);
     host->synchronize();
   }
   stream.synchronize();
+}
+
+void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all, std::int64_t bytes) {
+  const ConstTensorView sent{mine, Shape{bytes}, DType::u8};
+  const TensorView received{all, Shape{bytes * group.num_ranks()}, DType::u8};
+  on_host(group, stream, [&](ProcessGroup& g, Stream& s) { g.all_gather(s, label, sent, received); });
 }
 
 class GroupComm final : public HostComm {
@@ -136,27 +141,30 @@ class GroupComm final : public HostComm {
     const auto n = static_cast<std::size_t>(num_ranks());
     std::vector<std::int64_t> sizes;
     for (const std::string& each : to_each) sizes.push_back(std::ssize(each));
-    const std::vector<std::vector<std::int64_t>> sent = gather_numbers(group_, stream_, label(), sizes);
-    std::int64_t longest = 0;
-    for (const std::vector<std::int64_t>& row : sent) longest = std::max(longest, std::ranges::max(row));
+    std::vector<std::int64_t> received_sizes(n, sizes[static_cast<std::size_t>(rank())]);  // a fake group keeps this
+    exchange(sizes.data(), received_sizes.data(), static_cast<std::int64_t>(n), DType::i64);
+    const std::int64_t longest = std::ranges::max(gather_numbers(group_, stream_, label(), {std::ranges::max(sizes)}))[0];
     if (longest == 0 || n == 1) return to_each;
     const auto part = static_cast<std::size_t>(longest);
     std::string out(n * part, '\0');
     for (std::size_t r = 0; r < n; ++r) to_each[r].copy(&out[r * part], part);
     std::string in;
     for (std::size_t r = 0; r < n; ++r) in += out.substr(static_cast<std::size_t>(rank()) * part, part);  // a fake group keeps this
-    const Shape shape{static_cast<std::int64_t>(out.size())};
-    group_.all_to_all(stream_, label(), {out.data(), shape, DType::u8}, {in.data(), shape, DType::u8});
-    stream_.synchronize();
+    exchange(out.data(), in.data(), std::ssize(out), DType::u8);
     std::vector<std::string> from_each(n);
     for (std::size_t r = 0; r < n; ++r) {
-      from_each[r] = in.substr(r * part, static_cast<std::size_t>(sent[r][static_cast<std::size_t>(rank())]));
+      from_each[r] = in.substr(r * part, static_cast<std::size_t>(received_sizes[r]));
     }
     return from_each;
   }
 
  private:
   [[nodiscard]] const char* label() const { return label_.c_str(); }
+  void exchange(const void* sent, void* received, std::int64_t numel, DType dtype) const {
+    on_host(group_, stream_, [&](ProcessGroup& group, Stream& stream) {
+      group.all_to_all(stream, label(), {sent, Shape{numel}, dtype}, {received, Shape{numel}, dtype});
+    });
+  }
 
   ProcessGroup& group_;
   Stream& stream_;

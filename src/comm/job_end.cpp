@@ -166,7 +166,8 @@ void JobEnd::report_and_save(const std::string& alarm) {
 
 void JobEnd::guard_report(const std::vector<HangRecord>& of_node) {
   std::thread([this, of_node] {
-    if (wait_until_done(for_all_ranks(kReporting), 1, [&] { return is_reported_.load(); })) return;
+    const Seconds records_then_report = for_all_ranks(for_all_ranks(kReporting));
+    if (wait_until_done(records_then_report, 1, [&] { return is_reported_.load(); })) return;
     exit_after(kEnd);  // stderr may block, too
     if (is_lowest_alive(of_node)) {
       print(fmt::format("mica: error: the job hangs or has lost a rank, and its run's folder cannot be written: {}",
@@ -225,7 +226,7 @@ void JobEnd::report_in(const HangFolder& place, std::vector<HangRecord>& of_node
   } catch (const std::exception& error) {
     print(fmt::format("mica: error: rank {}: the records of this hang cannot be written: {}\n", logs_.rank(), error.what()));
   }
-  const bool are_complete = wait_for_records(place, has_lost ? kRecordsOfLoss : kRecordsOfHang);
+  const bool are_complete = wait_for_records(place, has_lost ? kRecordsOfLoss : for_all_ranks(kRecordsOfHang));
   if (!are_complete) add_silent_nodes(place, of_node);
   const std::optional<int> lowest = place.lowest_writer();
   if (lowest ? *lowest == logs_.rank() : is_lowest_alive(of_node)) {

@@ -25,18 +25,6 @@ constexpr auto kPollEvery = std::chrono::microseconds(200);
 
 std::string seconds(milliseconds timeout) { return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count()); }
 
-/// The rank in MPI_COMM_WORLD, which launchers and logs show.
-int job_rank(const mpi::Communicator& comm, int rank) {
-  MPI_Group mine = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
-  mpi::check(MPI_Comm_group(comm.get(), &mine), "MPI_Comm_group");
-  mpi::check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  int found = MPI_UNDEFINED;
-  mpi::check(MPI_Group_translate_ranks(mine, 1, &rank, world, &found), "MPI_Group_translate_ranks");
-  MPI_Group_free(&mine);
-  MPI_Group_free(&world);
-  return found;
-}
-
 /// Messages in progress. The destructor cancels receives that have not completed.
 class Messages {
  public:
@@ -99,7 +87,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   std::string text;
   if (!missing.empty()) {
     std::vector<int> named;
-    for (const int r : missing) named.push_back(job_rank(comm, r));
+    for (const int r : missing) named.push_back(comm.world_ranks()[static_cast<std::size_t>(r)]);
     std::ranges::sort(named);
     text = fmt::format("rank{} {} of the job did not connect within {}", named.size() == 1 ? "" : "s", fmt::join(named, ", "),
                        seconds(timeout));
@@ -125,7 +113,7 @@ void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, mi
   // Longer than the root waits for the others, since the root's answer names the missing ones.
   const auto patience = timeout + std::min<milliseconds>(timeout / 4, std::chrono::seconds(2));
   require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not connect within {}",
-                    job_rank(comm, root), seconds(timeout));
+                    comm.world_ranks()[static_cast<std::size_t>(root)], seconds(timeout));
   const std::string text(reinterpret_cast<const char*>(answer.data()));
   if (!text.empty()) throw MpiError(text);
   std::memcpy(data.data(), answer.data() + kTextBytes, data.size());

@@ -77,6 +77,7 @@ class MpiGroup final : public ProcessGroup {
     any_thread_ = level >= MPI_THREAD_MULTIPLE;
     if (num_ranks() > 1) publish(comm_.world_ranks());
     if (options.shares_memory && num_ranks() > 1) shares_memory_ = comm_.split_node().num_ranks() == num_ranks();
+    comm_.leave_unrecorded();  // this group's collectives have a record of their own
   }
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
@@ -92,6 +93,7 @@ class MpiGroup final : public ProcessGroup {
   SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
     if (!shares_memory_ || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
     home.synchronize();  // the host communicates now
+    comm_.record();
     const PartsShape shape{.rank = rank(), .num_ranks = num_ranks(), .numel = numel, .dtype = dtype};
     auto memory = detail::map_shared_memory(comm_, fmt::format("group '{}' of {} ranks", name(), num_ranks()), shape.begin_of(num_ranks()),
                                             rank() == 0 ? 0 : shape.begin_of(rank()), shape.begin_of(rank() + 1));

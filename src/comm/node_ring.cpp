@@ -23,6 +23,8 @@ constexpr NodeRing::Seconds kBeatEvery{1};
 constexpr std::chrono::milliseconds kConnect{200};
 /// Between two rounds over all addresses of a neighbour that does not answer: one lost packet is no reason to do without it.
 constexpr NodeRing::Seconds kConnectEvery{5};
+/// For the answer of whoever accepts a connection. At an address that another host has, too, that may be any program.
+constexpr NodeRing::Seconds kAnswer{5};
 /// How long an end without a goodbye is looked at first: a job that ends for another reason ends meanwhile.
 constexpr NodeRing::Seconds kAfterEnd{0.5};
 /// A connection can be reset while both its ends live. Then they are taken as lost only if somebody waits, too.
@@ -67,9 +69,9 @@ void NodeRing::connect(int rank, const std::map<int, std::string>& contacts) {
 
 void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
   const std::lock_guard lock(mutex_);
+  std::erase_if(links_, [](const auto& link) { return link->is_over && link->rank < 0; });  // of a stranger
   reach_neighbour(passed);
   accept_neighbour();
-  std::erase_if(links_, [](const auto& link) { return link->is_over && link->rank < 0; });  // of a stranger
   since_beat_ += passed;
   const bool beats = since_beat_ >= kBeatEvery;
   if (beats) since_beat_ = Seconds(0);
@@ -77,6 +79,7 @@ void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
     if (beats && !link->is_over) send(*link, std::string(kBeat));
     link->silent += passed;
     if (!link->is_over) receive(*link);
+    if (link->is_call && link->rank < 0 && link->silent >= kAnswer) give_up(*link);
     if (link->rank < 0 || silent_.contains(link->rank)) continue;
     const Seconds reset_patience = link->is_reset ? std::min(patience, kAfterReset) : Seconds(0);
     if (link->is_over && link->socket && link->silent >= kAfterEnd) {
@@ -102,15 +105,23 @@ void NodeRing::count_silent(Seconds for_so_long) {
 void NodeRing::reach_neighbour(Seconds passed) {
   until_next_try_ -= passed;
   if (addresses_.empty() || until_next_try_ > Seconds(0)) return;
+  if (std::ranges::any_of(links_, [](const auto& link) { return link->is_call; })) return;
   launch::Connection made = launch::connect_to(addresses_[num_tries_ % addresses_.size()], port_, kConnect);
   if (++num_tries_ % addresses_.size() == 0) until_next_try_ = kConnectEvery;
   if (!made.failure.empty()) return;
-  addresses_.clear();
   links_.push_back(std::make_unique<Link>());
-  links_.back()->rank = next_;
+  links_.back()->is_call = true;
   links_.back()->socket = std::move(made.socket);
-  send(*links_.back(), fmt::format("{}{} {}", kHello, launch_, rank_));
+  send(*links_.back(), hello());
 }
+
+void NodeRing::give_up(Link& call) {
+  send(call, std::string(kGoodbye));  // a neighbour that was held reads this later
+  call.is_over = true;
+  call.socket.reset();
+}
+
+std::string NodeRing::hello() const { return fmt::format("{}{} {}", kHello, launch_, rank_); }
 
 void NodeRing::accept_neighbour() {
   while (UniqueFd caller = listener_.accept()) {
@@ -141,10 +152,15 @@ void NodeRing::receive(Link& link) {
 }
 
 void NodeRing::take(Link& link, const std::string& line) {
-  const std::string hello = std::string(kHello) + launch_ + " ";
   if (link.rank < 0) {
-    if (line.starts_with(hello)) link.rank = std::atoi(line.c_str() + hello.size());
-    return;  // of another launch, or no rank at all: not listened to
+    const std::string of_launch = std::string(kHello) + launch_ + " ";
+    if (!line.starts_with(of_launch)) return;  // of another launch, or no rank at all: not listened to
+    const int rank = std::atoi(line.c_str() + of_launch.size());
+    if (link.is_call && rank != next_) return;
+    if (!link.is_call) send(link, hello());
+    link.rank = rank;
+    link.silent = Seconds(0);
+    return;
   }
   link.silent = Seconds(0);
   if (line == kGoodbye) {
@@ -169,7 +185,7 @@ void NodeRing::send_alarm(const std::string& text) {
 
 bool NodeRing::has_neighbour() {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(links_, [](const auto& link) { return link->rank >= 0; });
+  return std::ranges::any_of(links_, [](const auto& link) { return link->rank >= 0 && link->socket; });
 }
 
 void NodeRing::say_goodbye() {

@@ -14,8 +14,8 @@
 namespace mica::detail {
 
 /// Signs of life between nodes, outside MPI. [Note: watchdog] The lowest rank of each node has a TCP connection to that of the next node,
-/// all nodes in a ring, and sends a line a second each way. All functions but
-/// say_goodbye() are of one thread.
+/// all nodes in a ring. Each end first says its launch and rank: an address may be that of several hosts (bridges of containers), and lead
+/// to any program. Then it sends a line a second. All functions but say_goodbye() are of one thread.
 class NodeRing {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -30,7 +30,7 @@ class NodeRing {
   /// Takes and sends what there is, without waiting. @param passed  since the last call  @param waited  how long this rank has been in a
   /// collective  @param patience  with a silent neighbour
   void exchange(Seconds passed, Seconds waited, Seconds patience);
-  /// Whether TCP has reached one.
+  /// Whether one has said its rank, and no goodbye.
   [[nodiscard]] bool has_neighbour();
   /// What a neighbour told, or did not tell any more; empty: nothing is wrong.
   [[nodiscard]] const std::string& alarm() const { return alarm_; }
@@ -45,7 +45,8 @@ class NodeRing {
 
  private:
   struct Link {
-    int rank = -1;  ///< of the neighbour; -1: not known yet
+    int rank = -1;         ///< of the neighbour; -1: not known yet
+    bool is_call = false;  ///< of this rank to the next node's
     UniqueFd socket;
     std::string received;
     Seconds silent{0};
@@ -55,6 +56,8 @@ class NodeRing {
   NodeRing(launch::Listener listener, std::string launch) : listener_(std::move(listener)), launch_(std::move(launch)) {}
   void accept_neighbour();
   void reach_neighbour(Seconds passed);
+  void give_up(Link& call);
+  [[nodiscard]] std::string hello() const;
   void receive(Link& link);
   void take(Link& link, const std::string& line);
   void send(const Link& link, const std::string& line) const;
@@ -65,7 +68,7 @@ class NodeRing {
   int rank_ = 0;
   int next_ = -1;                       // the next node's lowest rank
   int port_ = 0;                        // where it listens
-  std::vector<std::string> addresses_;  // of it; empty once one has answered
+  std::vector<std::string> addresses_;  // of it
   std::size_t num_tries_ = 0;
   Seconds until_next_try_{0};
   std::vector<std::unique_ptr<Link>> links_;

@@ -7,13 +7,15 @@
 #include <new>
 #include <thread>
 
+#include <unistd.h>
+
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
 
 namespace mica {
 namespace {
 
-constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kPageBytes = 4096, kPageEntryBytes = 8;
 
 /// A wait first spins, then yields the core, then sleeps longer and longer.
 constexpr int kSpins = 1000;
@@ -77,6 +79,8 @@ std::int64_t PartsShape::begin_of(int r) const {
   const std::int64_t header = round_up(num_ranks * static_cast<std::int64_t>(sizeof(PartProgress)), kPageBytes);
   return header + r * numel * dtype_bytes(dtype);
 }
+
+std::int64_t page_table_bytes(std::int64_t mapped_bytes) { return divide_up(mapped_bytes, ::sysconf(_SC_PAGESIZE)) * kPageEntryBytes; }
 
 SharedParts share_parts(std::shared_ptr<std::byte> memory, const PartsShape& shape, Pool& pool, MemoryRole role, Stream& home) {
   invariant(shape.numel > 0 && shape.num_ranks > 1, "something to share, and somebody to share it with");

@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "mica/core/error.hpp"
@@ -37,15 +38,19 @@ class Recorded {
   int num_before_ = std::uncaught_exceptions();
 };
 
-std::vector<int> translated(MPI_Comm from, int num_ranks, MPI_Comm to) {
-  MPI_Group here = MPI_GROUP_NULL, there = MPI_GROUP_NULL;
-  check(MPI_Comm_group(from, &here), "MPI_Comm_group");
-  check(MPI_Comm_group(to, &there), "MPI_Comm_group");
+/// The ranks in MPI_COMM_WORLD of a communicator whose origin is not known. MPI may compare every member with every member.
+std::vector<int> translated(MPI_Comm comm) {
+  require<MpiError>(comm != MPI_COMM_NULL, "a Communicator was made from MPI_COMM_NULL; expected a valid communicator");
+  int num_ranks = 0;
+  MPI_Group here = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  check(MPI_Comm_size(comm, &num_ranks), "MPI_Comm_size");
+  check(MPI_Comm_group(comm, &here), "MPI_Comm_group");
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
   std::vector<int> own(static_cast<std::size_t>(num_ranks)), result(own.size());
   std::iota(own.begin(), own.end(), 0);
-  check(MPI_Group_translate_ranks(here, num_ranks, own.data(), there, result.data()), "MPI_Group_translate_ranks");
+  check(MPI_Group_translate_ranks(here, num_ranks, own.data(), world, result.data()), "MPI_Group_translate_ranks");
   MPI_Group_free(&here);
-  MPI_Group_free(&there);
+  MPI_Group_free(&world);
   return result;
 }
 
@@ -59,42 +64,64 @@ void CommTraits::close(type comm) noexcept {
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm);
 }
 
-Communicator::Communicator(MPI_Comm owned) : comm_(owned) {
-  require<MpiError>(owned != MPI_COMM_NULL, "a Communicator was made from MPI_COMM_NULL; expected a valid communicator");
+Communicator::Communicator(MPI_Comm owned) : Communicator(owned, translated(owned)) {}
+
+Communicator::Communicator(MPI_Comm owned, std::vector<int> world_ranks) : comm_(owned), world_ranks_(std::move(world_ranks)) {
   check(MPI_Comm_set_errhandler(owned, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(owned, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(owned, &num_ranks_), "MPI_Comm_size");
-  if (make_record && num_ranks_ > 1) record_ = make_record(world_ranks());
+  record();
 }
 
 Communicator Communicator::world() {
   MPI_Comm copy = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
-  return Communicator(copy);
+  int num_ranks = 0;
+  check(MPI_Comm_size(copy, &num_ranks), "MPI_Comm_size");
+  std::vector<int> world_ranks(static_cast<std::size_t>(num_ranks));
+  std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  return {copy, std::move(world_ranks)};
 }
 
 Communicator Communicator::duplicate() const {
   MPI_Comm copy = MPI_COMM_NULL;
   check(MPI_Comm_dup(get(), &copy), "MPI_Comm_dup");
-  return Communicator(copy);
+  return {copy, world_ranks_};
 }
 
 Communicator Communicator::split(int color, int key) const {
   require<MpiError>(color >= 0, "Communicator::split with color {}; expected 0 or more", color);
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split(get(), color, key, &part), "MPI_Comm_split");
-  return Communicator(part);
+  return from_part(part);
 }
 
 Communicator Communicator::split_node() const {
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split_type(get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part), "MPI_Comm_split_type");
-  return Communicator(part);
+  return from_part(part);
 }
 
-std::vector<int> Communicator::world_ranks() const { return translated(get(), num_ranks_, MPI_COMM_WORLD); }
+Communicator Communicator::from_part(MPI_Comm part) const {
+  int num_ranks = 0;
+  check(MPI_Comm_size(part, &num_ranks), "MPI_Comm_size");
+  std::vector<int> world_ranks(static_cast<std::size_t>(num_ranks));
+  const int mine = world_ranks_[static_cast<std::size_t>(rank_)];
+  check(MPI_Allgather(&mine, 1, MPI_INT, world_ranks.data(), 1, MPI_INT, part), "MPI_Allgather");
+  return {part, std::move(world_ranks)};
+}
 
-std::vector<int> Communicator::ranks_in(const Communicator& other) const { return translated(get(), num_ranks_, other.get()); }
+std::vector<int> Communicator::ranks_in(const Communicator& other) const {
+  std::unordered_map<int, int> rank_there;
+  for (const int world_rank : other.world_ranks_) rank_there.emplace(world_rank, static_cast<int>(rank_there.size()));
+  std::vector<int> ranks;
+  for (const int world_rank : world_ranks_) ranks.push_back(rank_there.at(world_rank));
+  return ranks;
+}
+
+void Communicator::record() {
+  if (record_ == nullptr && make_record && num_ranks_ > 1) record_ = make_record(world_ranks_);
+}
 
 void Communicator::barrier() const {
   const Recorded recorded(record_.get(), "barrier", 0);
@@ -107,12 +134,12 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
   const Recorded recorded(record_.get(), "all_gather", my_bytes);
   std::vector<int> bytes(n);
   check(MPI_Allgather(&my_bytes, 1, MPI_INT, bytes.data(), 1, MPI_INT, get()), "MPI_Allgather");
-  std::vector<int> offsets(n);
-  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
   // All ranks see the same sizes, so they all throw.
   const std::size_t total =
       std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t sum, int b) { return sum + static_cast<std::size_t>(b); });
   int_count(total, "gathered strings");
+  std::vector<int> offsets(n);
+  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
   std::string joined(total, '\0');
   check(MPI_Allgatherv(mine.data(), my_bytes, MPI_CHAR, joined.data(), bytes.data(), offsets.data(), MPI_CHAR, get()), "MPI_Allgatherv");
   std::vector<std::string> all(n);

@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 
 #include "mica/comm/host_comm.hpp"
+#include "mica/comm/shared_parts.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/train/memory_limit.hpp"
 
@@ -53,14 +54,18 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   if (device.gpu) return check_gpu_memory(world, config, device, start);
   const mpi::Communicator node = world.split_node();
   const std::int64_t batches = 2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
-  const std::int64_t mine = start.memory.peak + start.offload_peak + batches;
+  const std::int64_t tables = page_table_bytes(start.shared_bytes * device.mesh->shard_size());  // each rank maps the masters of its group
+  const std::int64_t mine = start.memory.peak + start.offload_peak + batches + tables;
   const MemoryShare share = tightest_limit(node, mine, memory_limits());
   make_mpi_comm(world)->agree([&] {
     require<ConfigError>(share.needed <= share.limit.bytes,
                          "this run needs {} of memory per rank, {} for {} ranks of a node, but {} is {}: use more nodes, a higher limit "
-                         "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}",
+                         "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}{}",
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
-                         plan::format_bytes(share.limit.bytes), memory_keys(config, device));
+                         plan::format_bytes(share.limit.bytes), memory_keys(config, device),
+                         tables == 0 ? ""
+                                     : fmt::format(", or mesh.backend=mpi: {} of a rank's memory are page tables of masters that it shares",
+                                                   plan::format_bytes(tables)));
   });
   if (device.backend == "shared") check_shared_memory(world, node, start);
 }

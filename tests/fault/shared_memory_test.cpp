@@ -95,6 +95,23 @@ TEST_F(SharedMemory, EitherBackendGoesOnForTheOther) {
   expect_same("to_shared", "undisturbed");
 }
 
+TEST_F(SharedMemory, PageTablesCountAsMemoryOfTheNode) {
+  const std::vector<std::string> large{"--model.layers=1000", "--model.width=16384", "--model.heads=16"};
+  for (const std::string backend : {"mpi", "shared"}) {
+    std::vector<std::string> flags = large;
+    flags.push_back("--mesh.backend=" + backend);
+    const Finished run = test::run(command("large", 2, flags));
+    EXPECT_EQ(run.status, 2) << run.output;
+    EXPECT_THAT(run.output, ::testing::HasSubstr("this run needs "));
+    const auto says_tables = ::testing::HasSubstr("GiB of a rank's memory are page tables of masters that it shares");
+    if (backend == "shared") {
+      EXPECT_THAT(run.output, says_tables);
+    } else {
+      EXPECT_THAT(run.output, ::testing::Not(says_tables));
+    }
+  }
+}
+
 // One rank alone is killed: the launcher ends the job although the others wait in memory, and nothing of it is left.
 TEST_F(SharedMemory, AKilledRankEndsTheJobAndLeavesNothing) {
   const std::vector<std::string> longer{"--train.steps=300", "--train.eval_interval=50", "--checkpoint.interval=150"};  // a kill hits it

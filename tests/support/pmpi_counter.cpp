@@ -116,6 +116,16 @@ int MPI_Alltoallw(const void* send, const int* send_counts, const int* send_offs
   return PMPI_Alltoallw(send, send_counts, send_offsets, send_types, receive, counts, offsets, receive_types, comm);
 }
 
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
+  if (count(MpiCall::split)) return MPI_ERR_OTHER;
+  return PMPI_Comm_split(comm, color, key, part);
+}
+
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* part) {
+  if (count(MpiCall::split)) return MPI_ERR_OTHER;
+  return PMPI_Comm_split_type(comm, type, key, info, part);
+}
+
 int MPI_Bcast(void* data, int data_count, MPI_Datatype type, int root, MPI_Comm comm) {
   if (count(MpiCall::bcast, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Bcast(data, data_count, type, root, comm);
@@ -145,6 +155,11 @@ int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, 
 int MPI_Allreduce(const void* send, void* receive, int data_count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   if (count(MpiCall::allreduce, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Allreduce(send, receive, data_count, type, op, comm);
+}
+
+int MPI_Group_translate_ranks(MPI_Group from, int num, const int* ranks, MPI_Group to, int* translated) {
+  if (count(MpiCall::translate_ranks)) return MPI_ERR_OTHER;
+  return PMPI_Group_translate_ranks(from, num, ranks, to, translated);
 }
 
 }  // extern "C"

@@ -9,8 +9,21 @@
 namespace mica::testing {
 
 /// The MPI calls that are counted, through MPI's profiling interface: from outside of Mica.
-enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, alltoallw, bcast, barrier, isend, irecv, allreduce };
-inline constexpr std::size_t kNumMpiCalls = 10;
+enum class MpiCall {
+  allgather,
+  allgatherv,
+  alltoall,
+  alltoallv,
+  alltoallw,
+  bcast,
+  barrier,
+  isend,
+  irecv,
+  allreduce,
+  split,
+  translate_ranks
+};
+inline constexpr std::size_t kNumMpiCalls = 12;
 
 struct MpiCallCounts {
   std::array<std::int64_t, kNumMpiCalls> calls{};

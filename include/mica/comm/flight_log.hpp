@@ -94,7 +94,8 @@ class FlightLog {
   [[nodiscard]] std::vector<int> members(const FlightGroup& group) const;
   [[nodiscard]] std::int32_t index_of(const FlightGroup& group) const { return static_cast<std::int32_t>(&group - groups_); }
 
-  /// @returns null if no slot is left, or there are more members than ranks in the world. Thread-safe.
+  /// @returns null if no slot is left (the first time, rank 0 prints a warning), or there are more members than ranks in the world.
+  /// Thread-safe.
   [[nodiscard]] FlightGroup* add_group(const std::string& name, const std::vector<int>& members);
   /// Its events can be read until the slot is needed.
   void remove_group(FlightGroup& group);
@@ -109,6 +110,7 @@ class FlightLog {
   std::atomic<std::int32_t>* members_;  // [groups, world_size]
   std::mutex mutex_;
   std::map<std::string, int> instances_;  // groups made so far, by name and members
+  bool has_warned_ = false;
 };
 
 }  // namespace mica

@@ -16,9 +16,10 @@ struct HangScene {
 };
 
 /// The causes, most likely first, one line each:
-///   hosts that are cut off, ranks and hosts that are dead, stopped or silent, or have left no record;
+///   hosts that are cut off, ranks and hosts that are dead, stopped or silent;
 ///   ranks that skipped a collective, enqueued it in another order, or passed another number of bytes;
 ///   ranks that have not entered a collective for which others wait, and are in no collective themselves;
+///   hosts that have left no record, though nobody has missed them;
 ///   if there is none of these: which ranks wait for which.
 /// A pure function.
 [[nodiscard]] std::vector<std::string> find_causes(const HangScene& scene);

@@ -67,6 +67,10 @@ struct PartsShape {
   [[nodiscard]] std::int64_t begin_of(int r) const;
 };
 
+/// Page tables of a process that maps so many bytes of shared memory. Every member maps all parts, so on a node of many ranks these are
+/// a good part of the memory itself: a quarter for 128.
+[[nodiscard]] std::int64_t page_table_bytes(std::int64_t mapped_bytes);
+
 /// This rank's view of `memory`, which all members have mapped and none has used yet. The pool counts its own part.
 /// @param memory  shape.begin_of(num_ranks) bytes, all zero, page-aligned.
 [[nodiscard]] SharedParts share_parts(std::shared_ptr<std::byte> memory, const PartsShape& shape, Pool& pool, MemoryRole role,

@@ -38,7 +38,7 @@ class ExchangeRecord {
 };
 /// Makes the record for a communicator. @param world_ranks  of its members, by rank
 using MakeExchangeRecord = std::function<std::unique_ptr<ExchangeRecord>(const std::vector<int>& world_ranks)>;
-/// Gives every Communicator that is made from now on a record; empty: no longer. Call it on MPI's main thread.
+/// Gives every Communicator that is made from now on, or begins to record again, a record; empty: no longer. Call it on MPI's main thread.
 void record_exchanges(MakeExchangeRecord make);
 
 /// An owned communicator, with the few host-side (set-up) operations that Mica needs. Small data only.
@@ -56,11 +56,14 @@ class Communicator {
   [[nodiscard]] Communicator split(int color, int key) const;  ///< @collective
   [[nodiscard]] Communicator split_node() const;               ///< ranks that share memory. @collective
   /// The rank in MPI_COMM_WORLD of each member. Not collective.
-  [[nodiscard]] std::vector<int> world_ranks() const;
+  [[nodiscard]] const std::vector<int>& world_ranks() const { return world_ranks_; }
   /// The rank in `other`, which must contain them all, of each member. Not collective.
   [[nodiscard]] std::vector<int> ranks_in(const Communicator& other) const;
-  /// Ends recording. For a communicator whose exchanges wait for the other ranks' work: the watchdog would take that for a hang.
+  /// Ends recording. For a communicator whose exchanges wait for the other ranks' work, which the watchdog would take for a hang; or that
+  /// has no exchanges for now.
   void leave_unrecorded() { record_.reset(); }
+  /// Begins it again: all members, in the same order among communicators of the same members.
+  void record();
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;
@@ -73,7 +76,12 @@ class Communicator {
   [[nodiscard]] std::int64_t all_sum(std::int64_t mine) const;
 
  private:
+  Communicator(MPI_Comm owned, std::vector<int> world_ranks);
+  /// `part` has some of these ranks, this one among them. @collective over it
+  [[nodiscard]] Communicator from_part(MPI_Comm part) const;
+
   UniqueHandle<CommTraits> comm_;
+  std::vector<int> world_ranks_;
   int rank_ = 0;
   int num_ranks_ = 1;
   std::unique_ptr<ExchangeRecord> record_;

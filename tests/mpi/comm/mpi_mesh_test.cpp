@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mica/comm/flight_log.hpp"
+#include "mica/comm/hang_record.hpp"
 #include "mica/comm/mpi_group.hpp"
+#include "mica/comm/watchdog.hpp"
 #include "mica/core/error.hpp"
+
+#include "support/pmpi_counter.hpp"
 
 namespace mica {
 namespace {
@@ -32,6 +39,39 @@ TEST(Places, AreOneNodeHere) {
     EXPECT_EQ(place.local_rank, r);
     EXPECT_EQ(place.host, places.front().host);
     EXPECT_FALSE(place.host.empty());
+  }
+}
+
+// In Open MPI that compares every rank with every rank.
+TEST(MpiMesh, IsMadeWithoutTranslatingRanks) {
+  const testing::MpiCallCounts before = testing::mpi_calls();
+  const auto world = mpi::Communicator::world();
+  const Watchdog watchdog(world);
+  const auto pool = make_cpu_pool();
+  const Mesh mesh = make_mpi_mesh(world, {ShardSize::Kind::number, 1}, *pool);
+  const auto again = mesh.world().duplicate("again");
+  EXPECT_EQ((testing::mpi_calls() - before).of(testing::MpiCall::translate_ranks), 0);
+}
+
+int num_recorded_communicators() {
+  const std::shared_ptr<FlightLog> log = FlightLog::of_process();
+  return static_cast<int>(std::ranges::count_if(log->groups(), [](const FlightGroup& group) {
+    return group.use.load() == static_cast<std::uint8_t>(FlightGroup::Use::open) && group.name.get() == HangRecord::kHostGroup;
+  }));
+}
+
+// In a large job the watchdog's log has few places.
+TEST(MpiMesh, ACommunicatorIsRecordedOnceTheHostUsesIt) {
+  const auto world = mpi::Communicator::world();
+  const Watchdog watchdog(world);
+  const auto pool = make_cpu_pool();
+  const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+  const Mesh mesh = make_mpi_mesh(world, {}, *pool, {.shares_memory = true});
+  const auto again = mesh.shard().duplicate("again");
+  EXPECT_EQ(num_recorded_communicators(), 0);
+  for (int i = 0; i < 2; ++i) {
+    const SharedParts parts = mesh.shard().allocate_parts(*pool, 4, DType::f32, MemoryRole::sharded_param, *stream);
+    EXPECT_EQ(num_recorded_communicators(), world.num_ranks() > 1 ? 1 : 0);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the processes of a node share.
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +71,35 @@ TEST_F(SharedMemory, NoNameIsLeftWhileTheMemoryIsUsed) {
   const SharedParts one = allocate(1), many = allocate(1'000'003);
   EXPECT_EQ(segments(), std::vector<std::string>{});
   many.own.as<float>()[1'000'002] = 1;
+  world.barrier();
+}
+
+/// Of this process.
+std::int64_t bytes_of_page_tables() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word && word != "VmPTE:") {
+  }
+  std::int64_t kib = -1;
+  status >> kib;
+  return kib * 1024;
+}
+
+/// Then page tables are smaller than they are planned.
+bool has_huge_pages() {
+  std::string modes;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), modes);
+  return modes.find("[always]") != std::string::npos || modes.find("[force]") != std::string::npos;
+}
+
+TEST_F(SharedMemory, EveryRankHasPageTablesForTheWhole_OnSeveralRanks) {
+  constexpr std::int64_t kWhole = std::int64_t{32} << 20;
+  const std::int64_t before = bytes_of_page_tables();
+  ASSERT_GE(before, 0);
+  const SharedParts parts = allocate(kWhole / 4 / group->num_ranks());
+  const std::int64_t taken = bytes_of_page_tables() - before;
+  EXPECT_GE(taken, has_huge_pages() ? 0 : page_table_bytes(parts.whole.bytes()));
+  EXPECT_LE(taken, page_table_bytes(parts.whole.bytes()) + (std::int64_t{32} << 10));
   world.barrier();
 }
 

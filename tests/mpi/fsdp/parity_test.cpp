@@ -54,7 +54,8 @@ ParityRun run_counted(const ParityCase& c, const mpi::Communicator& comm) {
   const MpiCallCounts calls = mpi_calls() - before;
   expect_counts(counts, c, comm.num_ranks());
   const ExpectedCalls expected = expected_calls(c, counts, comm.num_ranks());
-  EXPECT_EQ(calls.of(MpiCall::allgather), expected.allgather) << c.describe();
+  // The members of each new communicator tell each other who they are.
+  EXPECT_EQ(calls.of(MpiCall::allgather), expected.allgather + calls.of(MpiCall::split)) << c.describe();
   EXPECT_EQ(calls.of(MpiCall::alltoall), expected.alltoall) << c.describe();
   EXPECT_EQ(calls.of(MpiCall::allgatherv), expected.allgatherv) << c.describe();
   return run;

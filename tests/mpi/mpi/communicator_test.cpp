@@ -2,7 +2,9 @@
 #include "mica/mpi/communicator.hpp"
 
 #include <cstdlib>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +78,26 @@ TEST(Communicator, SplitsAndReduces) {
   EXPECT_EQ(world.all_max(std::int64_t{10'000'000'000} + world.rank()), std::int64_t{10'000'000'000} + world.num_ranks() - 1);
   EXPECT_EQ(world.all_sum(world.rank() + 1), world.num_ranks() * (world.num_ranks() + 1) / 2);
   EXPECT_THROW((void)world.split(-1, 0), MpiError);
+}
+
+TEST(Communicator, KnowsItsMembersRanksInTheWorld) {
+  const auto world = Communicator::world();
+  std::vector<int> ascending(static_cast<std::size_t>(world.num_ranks()));
+  std::iota(ascending.begin(), ascending.end(), 0);
+  const std::vector<int> descending(ascending.rbegin(), ascending.rend());
+  EXPECT_EQ(world.world_ranks(), ascending);
+  EXPECT_EQ(world.split_node().world_ranks(), ascending);
+  const auto reversed = world.split(0, -world.rank());
+  EXPECT_EQ(reversed.world_ranks(), descending);
+  EXPECT_EQ(reversed.duplicate().world_ranks(), descending);
+  const auto alone = reversed.split(reversed.rank(), 0);
+  EXPECT_EQ(alone.world_ranks(), std::vector<int>{world.rank()});
+  EXPECT_EQ(alone.ranks_in(reversed), std::vector<int>{reversed.rank()});
+  EXPECT_EQ(reversed.ranks_in(world), descending);
+  EXPECT_EQ(world.ranks_in(reversed), descending);
+  MPI_Comm copy = MPI_COMM_NULL;
+  check(MPI_Comm_dup(reversed.get(), &copy), "MPI_Comm_dup");
+  EXPECT_EQ(Communicator(copy).world_ranks(), descending);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,10 @@
 
 namespace mica {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// This process has a log for the time of a test.
 class Log : public ::testing::Test {
@@ -94,13 +99,16 @@ TEST_F(Log, AGroupThatHasEndedIsReadUntilItsPlaceIsNeeded) {
   for (int i = 0; i < 10; ++i) FlightRecorder("unused").publish({0, 1});
 }
 
-TEST_F(Log, WhereAllPlacesAreTakenAGroupKeepsItsOwnLog) {
+TEST_F(Log, WhereAllPlacesAreTakenAGroupKeepsItsOwnLogAndOneWarningIsPrinted) {
   std::vector<std::unique_ptr<FlightRecorder>> groups;
-  for (int i = 0; i < 5; ++i) {
-    groups.push_back(std::make_unique<FlightRecorder>("g"));
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 6; ++i) {
+    groups.push_back(std::make_unique<FlightRecorder>(fmt::format("g{}", i)));
     groups.back()->publish({0});
     groups.back()->enqueue(Collective::barrier, "", 0);
   }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("group 'g4' is not watched"), HasSubstr("room for 4 groups"), Not(HasSubstr("g5"))));
   EXPECT_EQ(record().groups.size(), 4u);
   EXPECT_EQ(groups.back()->entries().size(), 1u);
 }

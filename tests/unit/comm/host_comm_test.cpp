@@ -27,6 +27,33 @@ TEST(Agree, GathersTextsOfDifferentLengths) {
   }
 }
 
+TEST(Agree, ExchangesTextsOfDifferentLengths) {
+  for (const int ranks : {1, 2, 5}) {
+    run_local_ranks(ranks, [&](auto world) {
+      const auto stream = make_cpu_stream("compute", StreamMode::threaded);
+      const auto comm = make_group_comm(*world, *stream);
+      const auto text = [](int from, int to) {
+        return std::string(static_cast<std::size_t>(from * to), static_cast<char>(10 * from + to));
+      };
+      std::vector<std::string> to_each;
+      for (int rank = 0; rank < ranks; ++rank) to_each.push_back(text(comm->rank(), rank));
+      const std::vector<std::string> from_each = comm->exchange_strings(to_each);
+      ASSERT_EQ(from_each.size(), static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(from_each[static_cast<std::size_t>(rank)], text(rank, comm->rank()));
+    });
+  }
+}
+
+// All ranks' lengths of all texts would be 2 GiB on 16,384 ranks.
+TEST(Agree, ExchangedTextsOfManyRanksTakeLittleMemory) {
+  constexpr int kRanks = 1000;
+  FakeRecorder recorder;
+  const auto group = make_fake_group(1, kRanks, &recorder);
+  const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+  static_cast<void>(make_group_comm(*group, *stream)->exchange_strings(std::vector<std::string>(kRanks, "a")));
+  for (const FakeCall& call : recorder.calls) EXPECT_LE(call.bytes, std::int64_t{8} * kRanks) << collective_name(call.kind);
+}
+
 TEST(Agree, EveryRankThrowsTheLowestFailingRanksError) {
   run_local_ranks(4, [](auto world) {
     const auto stream = make_cpu_stream("compute", StreamMode::inlined);

@@ -2,7 +2,11 @@
 // Two nodes' ends of the watchdogs' ring in one process. Time is what the test says has passed; only TCP takes its own.
 #include "node_ring.hpp"
 
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,21 +131,101 @@ TEST_F(Ring, AnEndWithAGoodbyeIsNone) {
   EXPECT_THAT(first_->gone(), IsEmpty());
 }
 
+/// A neighbour, or somebody else, as the test wants it.
+class Program {
+ public:
+  explicit Program(in_addr_t ip, int port = 0) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(ip);
+    address_.sin_port = htons(static_cast<std::uint16_t>(port));
+    socklen_t length = sizeof address_;
+    const bool is_bound = ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address_), length) == 0 &&
+                          ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address_), &length) == 0;
+    EXPECT_TRUE(is_bound) << std::strerror(errno);
+  }
+  [[nodiscard]] int port() const { return ntohs(address_.sin_port); }
+  void listen() const { EXPECT_EQ(::listen(socket_.get(), 8), 0) << std::strerror(errno); }
+  /// Takes the next connection. @returns whether there was one
+  bool accept() {
+    caller_ = UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    return static_cast<bool>(caller_);
+  }
+  void say(const std::string& text) const {
+    EXPECT_EQ(::send(caller_.get(), text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
+    std::this_thread::sleep_for(4 * kLoopback);
+  }
+  void hang_up() {
+    caller_.reset();
+    std::this_thread::sleep_for(4 * kLoopback);
+  }
+
+ private:
+  UniqueFd socket_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  sockaddr_in address_{};
+  UniqueFd caller_;
+};
+
+constexpr in_addr_t kOneAddress = INADDR_LOOPBACK, kAnotherAddress = INADDR_LOOPBACK + 1;
+const std::string kAnswerOfSecond = "mica launch-1 2\n";
+
 // A node has addresses that others cannot reach; and what is lost once may come through later.
 TEST_F(Ring, AllAddressesAreTriedAgainAndAgain) {
-  const UniqueFd late(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(::bind(late.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::getsockname(late.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  connect("1 127.0.0.1", std::to_string(ntohs(address.sin_port)) + " 127.0.0.2 127.0.0.1");
+  Program late(kOneAddress);
+  connect("1 127.0.0.1", std::to_string(late.port()) + " 127.0.0.2 127.0.0.1");
   let_pass(Seconds(20), Seconds(0));
-  EXPECT_FALSE(first_->has_neighbour());
-  ASSERT_EQ(::listen(late.get(), 1), 0);
-  let_pass(Seconds(10), Seconds(0));
+  late.listen();
+  for (int i = 0; i < 20 && !late.accept(); ++i) let_pass(Seconds(0.5), Seconds(0));
+  late.say(kAnswerOfSecond);
+  let_pass(Seconds(0.5), Seconds(0));
   EXPECT_TRUE(first_->has_neighbour());
+}
+
+// Hosts have addresses in common, those of their containers' bridges: there this host's own programs accept the connection.
+TEST_F(Ring, OnlyWhoSaysLaunchAndRankIsTheNeighbour) {
+  const std::vector<std::string> strangers_words = {"", "SSH-2.0-OpenSSH_9.2\r\n", "mica launch-0 2\n", "mica launch-1 0\n"};
+  for (const std::string& words : strangers_words) {
+    open(first_);
+    Program stranger(kOneAddress), neighbour(kAnotherAddress, stranger.port());
+    stranger.listen();
+    neighbour.listen();
+    connect("1 127.0.0.1", std::to_string(stranger.port()) + " 127.0.0.1 127.0.0.2");
+    let_pass(Seconds(0.5), Seconds(0));
+    ASSERT_TRUE(stranger.accept());
+    if (!words.empty()) stranger.say(words);
+    let_pass(Seconds(0.5), Seconds(0));
+    EXPECT_FALSE(first_->has_neighbour()) << words;
+    stranger.hang_up();
+    let_pass(Seconds(10), Seconds(10));
+    EXPECT_EQ(first_->alarm(), "") << words;
+    EXPECT_THAT(first_->gone(), IsEmpty()) << words;
+    ASSERT_TRUE(neighbour.accept()) << words;
+  }
+}
+
+TEST_F(Ring, WhoAcceptsButSaysNothingIsGivenUp) {
+  Program stranger(kOneAddress), neighbour(kAnotherAddress, stranger.port());
+  stranger.listen();
+  neighbour.listen();
+  connect("1 127.0.0.1", std::to_string(stranger.port()) + " 127.0.0.1 127.0.0.2");
+  let_pass(Seconds(6), Seconds(0));
+  ASSERT_TRUE(neighbour.accept());
+  neighbour.say("beat\n" + kAnswerOfSecond);
+  let_pass(Seconds(0.5), Seconds(0));
+  EXPECT_TRUE(first_->has_neighbour());
+}
+
+TEST_F(Ring, ANeighbourThatWasHeldAtTheStartIsReachedLaterAndMissesNobody) {
+  const std::string nowhere = "1 127.0.0.1";
+  connect(nowhere, second_port_ + " 127.0.0.1");
+  let_pass(Seconds(30), Seconds(0));
+  EXPECT_FALSE(first_->has_neighbour());
+  for (int i = 0; i < 40; ++i) exchange_both(Seconds(0.5), Seconds(100));
+  EXPECT_TRUE(first_->has_neighbour());
+  EXPECT_TRUE(second_->has_neighbour());
+  for (const auto* each : {first_.get(), second_.get()}) {
+    EXPECT_EQ(each->alarm(), "");
+    EXPECT_THAT(each->gone(), IsEmpty());
+  }
 }
 
 }  // namespace
