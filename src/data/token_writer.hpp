@@ -16,7 +16,7 @@ namespace mica::data {
 
 /// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
 /// length at creation. Leaves nothing behind unless publish() was called. While it exists, another writer for the same path
-/// is refused, in any process: the spool is locked.
+/// is refused, in any process: the spool is locked, where the file system has flock.
 class TokenWriter {
  public:
   /// @throws ConfigError if another writer has this path.

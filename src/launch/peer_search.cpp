@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <sstream>
 
 #include <fmt/ranges.h>
@@ -64,17 +63,19 @@ std::string PeerSearch::published_name(int rank) const {
 }
 
 void PeerSearch::look() {
-  const char* hosts_of_step = std::getenv("SLURM_STEP_NODELIST");
-  if (hosts_of_step != nullptr && !is_published_ && !std::exchange(has_asked_slurm_, true)) {
-    unreachable_ = unreachable_slurm_host(hosts_of_step);
-  }
+  if (!is_published_) return ask_slurm();
   for (Peer& peer : peers_) {
-    if (!is_published_) return;
     std::array<char, MPI_MAX_PORT_NAME + 1> contact{};
     if (peer.is_seen || MPI_Lookup_name(published_name(peer.rank).c_str(), MPI_INFO_NULL, contact.data()) != MPI_SUCCESS) continue;
     peer.is_seen = true;
     if (unreachable_.empty()) connect_to(peer.rank, contact.data());
   }
+}
+
+void PeerSearch::ask_slurm() {
+  const char* hosts_of_step = std::getenv("SLURM_STEP_NODELIST");
+  if (hosts_of_step == nullptr || world_rank() != 0 || std::exchange(has_asked_slurm_, true)) return;
+  unreachable_ = unreachable_slurm_host(hosts_of_step).pair;
 }
 
 void PeerSearch::connect_to(int rank, const std::string& contact) {
@@ -84,15 +85,11 @@ void PeerSearch::connect_to(int rank, const std::string& contact) {
   words >> host >> port;
   if (host == host_) return;  // ranks of one host use shared memory
   std::vector<std::string> ips;
-  std::vector<std::future<std::string>> outcomes;
-  while (words >> ip) {
-    ips.push_back(ip);
-    outcomes.push_back(std::async(std::launch::async, [ip, port, rank] { return probe(ip, port, answer_of(rank), kConnectPatience); }));
-  }
+  while (words >> ip) ips.push_back(ip);
+  const std::vector<std::string> outcomes = probe(ips, port, answer_of(rank), kConnectPatience);
   std::vector<std::string> failed;
   for (std::size_t i = 0; i < ips.size(); ++i) {
-    const std::string outcome = outcomes[i].get();
-    if (!outcome.empty()) failed.push_back(fmt::format("{} from {}: {}", ips[i], interface_to(ips[i]), outcome));
+    if (!outcomes[i].empty()) failed.push_back(fmt::format("{} from {}: {}", ips[i], interface_to(ips[i]), outcomes[i]));
   }
   const std::string pair = fmt::format("{} cannot reach rank {} ({})", host_, rank, host);
   const std::string text = fmt::format("{} at {}", pair, failed.empty() ? "any address" : fmt::format("{}", fmt::join(failed, "; ")));
@@ -105,7 +102,8 @@ void PeerSearch::connect_to(int rank, const std::string& contact) {
 
 void PeerSearch::throw_if_unreachable() const {
   // A peer that has published has itself waited. While one is missing, it may just be late, and MPI may use another network than TCP.
-  const bool all_have_come = !is_published_ || std::ranges::all_of(peers_, &Peer::is_seen);
+  // Without published names nobody knows who is missing.
+  const bool all_have_come = is_published_ && std::ranges::all_of(peers_, &Peer::is_seen);
   require<ConfigError>(unreachable_.empty() || !all_have_come, "{}: MPI would wait for ever; {}", unreachable_, kMend);
 }
 
@@ -116,7 +114,9 @@ void PeerSearch::tell_state() const {
     if (!peer.is_seen) missing.push_back(peer.rank);
   }
   std::string state;
-  if (!is_published_) {
+  if (!is_published_ && !unreachable_.empty()) {
+    state = fmt::format("{}; if the run does not go on, {}", unreachable_, kMend);
+  } else if (!is_published_) {
     state =
         "the launcher does not pass on addresses, so the ranks that it waits for are unknown: look for ranks that have failed, "
         "and for hosts that cannot reach each other";

@@ -2,25 +2,28 @@
 #include "mica/launch/slurm_hosts.hpp"
 
 #include <algorithm>
-#include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
-#include <future>
 
-#include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
+#include "mica/core/error.hpp"
 #include "mica/core/host.hpp"
 #include "mica/launch/tcp_probe.hpp"
+
+#include "ipv4.hpp"
 
 namespace mica::launch {
 namespace {
 
-/// slurmd's default port. Any port would do: a host without a listener refuses the connection.
+/// slurmd's default port. A host without a listener refuses the connection, which proves as much.
 constexpr int kPort = 6818;
-constexpr std::chrono::milliseconds kConnectPatience{1000};
+constexpr std::chrono::milliseconds kConnectPatience{1000}, kNamePatience{1000};
+/// A packet may be lost, also one with a refusal. And while a lost host's hardware address is looked for, the kernel is silent for three
+/// seconds and then once says "No route to host": two looks of three are silent.
+constexpr int kLooks = 3, kSilentTimes = 2;
 constexpr int kFew = 64;
 
 /// "08-10,12" between `before` and `after`.
@@ -37,24 +40,53 @@ void append_range(const std::string& before, const std::string& ranges, const st
   }
 }
 
-/// The host's first IPv4 address; empty if unknown.
-std::string address_of(const std::string& host) {
+std::vector<std::string> addresses_of(const std::string& host) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_family = AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
   if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return {};
-  std::array<char, INET_ADDRSTRLEN> text{};
-  ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr, text.data(), text.size());
+  std::vector<std::string> ips;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    ips.push_back(text_of(*reinterpret_cast<const sockaddr_in*>(each->ai_addr)));
+  }
   ::freeaddrinfo(found);
-  return text.data();
+  return ips;
 }
 
-/// Tries twice, since a packet may be lost. Empty if the host can be reached or its address is unknown.
-std::string failure_of(const std::string& host) {
-  const std::string ip = address_of(host);
-  if (ip.empty() || connection_failure(ip, kPort, kConnectPatience).empty()) return {};
-  const std::string failure = connection_failure(ip, kPort, kConnectPatience);
-  return failure.empty() ? "" : fmt::format("{} from {}: {}", ip, interface_to(ip), failure);
+/// An address of a host, and what became of the connections to it.
+struct Place {
+  std::string host, ip;
+  bool answers = false;
+  int times_silent = 0;
+  std::string failure;
+};
+
+/// Names that are not looked up in time are left out.
+std::vector<Place> places_of(const std::vector<std::string>& hosts) {
+  const auto deadline = std::chrono::steady_clock::now() + kNamePatience;
+  std::vector<Place> places;
+  for (const std::string& host : hosts) {
+    if (std::chrono::steady_clock::now() > deadline) break;
+    for (const std::string& ip : addresses_of(host)) places.push_back({host, ip});
+  }
+  return places;
+}
+
+/// Connects to the places of which it is not known yet whether they answer.
+void look_again(std::vector<Place>& places) {
+  std::vector<Place*> tried;
+  std::vector<std::string> ips;
+  for (Place& each : places) {
+    if (each.answers || each.times_silent == kSilentTimes) continue;
+    tried.push_back(&each);
+    ips.push_back(each.ip);
+  }
+  const std::vector<Connection> made = connect_to_all(ips, kPort, kConnectPatience);
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    tried[i]->answers = made[i].failure.empty() || made[i].failure == errno_text(ECONNREFUSED);
+    tried[i]->times_silent += made[i].is_silent ? 1 : 0;
+    tried[i]->failure = made[i].failure;
+  }
 }
 
 std::string short_name(const std::string& host) { return host.substr(0, host.find('.')); }
@@ -78,7 +110,7 @@ std::vector<std::string> expand_hosts(const std::string& list) {
   return hosts;
 }
 
-std::string unreachable_slurm_host(const std::string& list) {
+UnreachableHost unreachable_slurm_host(const std::string& list) {
   const std::vector<std::string> hosts = expand_hosts(list);
   const auto self = std::ranges::find(hosts, short_name(host_name()), short_name);
   if (self == hosts.end()) return {};
@@ -86,14 +118,23 @@ std::string unreachable_slurm_host(const std::string& list) {
   for (const int peer : peers_of(static_cast<int>(self - hosts.begin()), static_cast<int>(hosts.size()))) {
     others.push_back(hosts[static_cast<std::size_t>(peer)]);
   }
-  std::vector<std::future<std::string>> failures;
-  for (const std::string& host : others) failures.push_back(std::async(std::launch::async, [host] { return failure_of(host); }));
-  std::string first;
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    const std::string failure = failures[i].get();
-    if (first.empty() && !failure.empty()) first = fmt::format("{} cannot reach {} at {}", *self, others[i], failure);
+  std::vector<Place> places = places_of(others);
+  for (int look = 0; look < kLooks; ++look) look_again(places);
+  UnreachableHost found;
+  for (const std::string& host : others) {
+    std::vector<std::string> failures;
+    bool answers = false, is_silent = true;
+    for (const Place& each : places) {
+      if (each.host != host) continue;
+      answers = answers || each.answers;
+      is_silent = is_silent && each.times_silent == kSilentTimes;
+      failures.push_back(fmt::format("{} from {}: {}", each.ip, interface_to(each.ip), each.failure));
+    }
+    if (answers || failures.empty() || (!found.pair.empty() && !is_silent)) continue;
+    found = {fmt::format("{} cannot reach {} at {}", *self, host, fmt::join(failures, "; ")), is_silent};
+    if (is_silent) break;
   }
-  return first;
+  return found;
 }
 
 std::set<int> peers_of(int own, int n) {

@@ -2,40 +2,21 @@
 #include "mica/launch/tcp_probe.hpp"
 
 #include <array>
-#include <cerrno>
 #include <utility>
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include "mica/core/error.hpp"
+
+#include "ipv4.hpp"
 
 namespace mica::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-sockaddr_in address_of(const std::string& ip, int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  ::inet_pton(AF_INET, ip.c_str(), &address.sin_addr);
-  return address;
-}
-
-std::string text_of(const sockaddr_in& address) {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
-  return text.data();
-}
-
-const sockaddr* plain(const sockaddr_in& address) { return reinterpret_cast<const sockaddr*>(&address); }
 
 std::vector<Address> addresses(bool with_loopback) {
   std::vector<Address> found;
@@ -51,8 +32,20 @@ std::vector<Address> addresses(bool with_loopback) {
   return found;
 }
 
-std::string no_answer(milliseconds timeout) {
-  return fmt::format("no answer within {:g} s", std::chrono::duration<double>(timeout).count());
+/// What is wrong with the line that comes over a connection; empty: nothing.
+std::string wrong_answer(int socket, const std::string& answer, milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  std::string line;
+  while (line.find('\n') == std::string::npos && line.size() <= answer.size()) {
+    if (!is_ready(socket, POLLIN, deadline)) {
+      return fmt::format("no answer within {:g} s", std::chrono::duration<double>(timeout).count());
+    }
+    std::array<char, 256> part{};
+    const ssize_t bytes = ::recv(socket, part.data(), part.size(), 0);
+    if (bytes <= 0) break;
+    line.append(part.data(), static_cast<std::size_t>(bytes));
+  }
+  return line == answer + "\n" ? "" : "another process answers there";
 }
 
 }  // namespace
@@ -69,24 +62,12 @@ Beacon::Beacon(std::string answer) : listener_(Listener::open()) {
   });
 }
 
-std::string connection_failure(const std::string& ip, int port, milliseconds timeout) {
-  const std::string failure = connect_to(ip, port, timeout).failure;
-  return failure == errno_text(ECONNREFUSED) ? "" : failure;
-}
-
-std::string probe(const std::string& ip, int port, const std::string& answer, milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
-  const Connection connection = connect_to(ip, port, timeout);
-  if (!connection.failure.empty()) return connection.failure;
-  std::string line;
-  while (line.find('\n') == std::string::npos && line.size() <= answer.size()) {
-    if (!is_ready(connection.socket.get(), POLLIN, deadline)) return no_answer(timeout);
-    std::array<char, 256> part{};
-    const ssize_t bytes = ::recv(connection.socket.get(), part.data(), part.size(), 0);
-    if (bytes <= 0) break;
-    line.append(part.data(), static_cast<std::size_t>(bytes));
+std::vector<std::string> probe(const std::vector<std::string>& ips, int port, const std::string& answer, milliseconds timeout) {
+  std::vector<std::string> failures;
+  for (const Connection& each : connect_to_all(ips, port, timeout)) {
+    failures.push_back(each.failure.empty() ? wrong_answer(each.socket.get(), answer, timeout) : each.failure);
   }
-  return line == answer + "\n" ? "" : "another process answers there";
+  return failures;
 }
 
 std::string interface_to(const std::string& ip) {
@@ -94,7 +75,7 @@ std::string interface_to(const std::string& ip) {
   const sockaddr_in address = address_of(ip, 9);
   sockaddr_in own{};
   socklen_t length = sizeof own;
-  if (!socket || ::connect(socket.get(), plain(address), sizeof address) != 0 ||
+  if (!socket || ::connect(socket.get(), as_sockaddr(address), sizeof address) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
     return "no interface";
   }

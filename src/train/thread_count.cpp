@@ -2,6 +2,7 @@
 #include "mica/train/thread_count.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <numeric>
 #include <set>
@@ -12,16 +13,21 @@
 #include <sched.h>
 
 #include "mica/core/host.hpp"
+#include "mica/train/cpu_quota.hpp"
 
 namespace mica::train {
 namespace {
 
+/// The kernel refuses to fill a mask that is shorter than its own, and one cpu_set_t ends at 1024 CPUs. This is twice as many as Linux can
+/// be built for.
+using CoreMask = std::array<cpu_set_t, 16>;
+
 Cores own_cores() {
-  cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return {0};
+  CoreMask mask{};
+  if (sched_getaffinity(0, sizeof mask, mask.data()) != 0) return {0};
   Cores cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &mask)) cores.push_back(core);
+  for (int core = 0; core < static_cast<int>(mask.size()) * CPU_SETSIZE; ++core) {
+    if (CPU_ISSET_S(core, sizeof mask, mask.data())) cores.push_back(core);
   }
   return cores;
 }
@@ -30,9 +36,9 @@ Cores own_cores() {
 Cores possible_cores() {
   Cores cores;
   std::thread([&] {  // the mask applies to this thread only
-    cpu_set_t all;
+    CoreMask all;
     std::fill_n(reinterpret_cast<unsigned char*>(&all), sizeof all, static_cast<unsigned char>(0xff));
-    static_cast<void>(sched_setaffinity(0, sizeof all, &all));
+    static_cast<void>(sched_setaffinity(0, sizeof all, all.data()));
     cores = own_cores();
   })
       .join();
@@ -47,6 +53,20 @@ std::vector<Cores> gather_cores(const mpi::Communicator& node, const Cores& mine
     for (int core = 0; numbers >> core;) cores.push_back(core);
   }
   return all;
+}
+
+/// @collective
+int quota_threads(const mpi::Communicator& node) {
+  const std::vector<CpuQuota> mine = cpu_quotas();
+  std::vector<std::string> ids;
+  for (const CpuQuota& quota : mine) ids.push_back(quota.id);
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& text : node.gather_strings(fmt::format("{}", fmt::join(ids, "\n")))) {
+    std::vector<std::string>& theirs = all.emplace_back();
+    std::istringstream lines(text);
+    for (std::string id; std::getline(lines, id);) theirs.push_back(id);
+  }
+  return threads_of_quotas(mine, all);
 }
 
 bool share_a_core(const Cores& a, const Cores& b) {
@@ -85,12 +105,13 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   const mpi::Communicator node = world.split_node();
   const Cores mine = own_cores();
   const std::vector<Cores> ranks = gather_cores(node, mine);
+  const int most = quota_threads(node);
   const char* variable = std::getenv("OMP_NUM_THREADS");
   ThreadCount count;
   if (wanted > 0) {
     count.threads = wanted;
   } else {
-    count.threads = variable != nullptr ? std::max(1, std::atoi(variable)) : threads_of_rank(ranks, node.rank());
+    count.threads = variable != nullptr ? std::max(1, std::atoi(variable)) : std::min(most, threads_of_rank(ranks, node.rank()));
   }
   std::vector<int> threads;
   for (const std::string& text : node.gather_strings(std::to_string(count.threads))) threads.push_back(std::stoi(text));

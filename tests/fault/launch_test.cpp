@@ -172,6 +172,17 @@ TEST_F(Launch, AClockThatIsHoursAhead) {
   expect_warned(test::run(two_ranks(train(), ahead)), {"warning: the clock of rank 1 (", ") is 3.0 hours ahead of that of rank 0 ("});
 }
 
+// Files of quotas, over what cgroups are mounted: one CPU for all.
+TEST_F(Launch, ACpuQuotaLimitsTheThreads) {
+  ASSERT_GT(num_cores(), 1) << "with one core there is one thread anyway";
+  const Finished seen =
+      test::run(mounted("for at in $(sed -n 's/^\\([^ ]* \\)\\{4\\}\\([^ ]*\\) .* - cgroup2\\{0,1\\} .*/\\2/p' /proc/self/mountinfo); do "
+                        "mount -t tmpfs tmpfs $at && echo 100000 100000 >$at/cpu.max && echo 100000 >$at/cpu.cfs_quota_us && "
+                        "echo 100000 >$at/cpu.cfs_period_us || exit 99; done",
+                        under_mpirun(1, Words{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + train({"--check"}))));
+  expect_warned(seen, {"device   CPU, 1 OpenMP thread per rank"});
+}
+
 TEST_F(Launch, RanksOnTheSameCore) {
   const std::string cores = std::to_string(num_cores());
   expect_warned(test::run(under_mpirun(2, Words{"/usr/bin/taskset", "-c", "0"} + train())),

@@ -33,13 +33,11 @@ class Beacon {
   std::jthread thread_;  // last, since it uses the other members
 };
 
-/// Whether a Beacon with this answer can be reached.
-/// @returns empty if so; else the failure: "no answer within 1.5 s", "No route to host", "another process answers there"
-[[nodiscard]] std::string probe(const std::string& ip, int port, const std::string& answer, std::chrono::milliseconds timeout);
-
-/// Whether a host can be reached: it accepts or refuses a connection to this port.
-/// @returns empty if so; else the failure
-[[nodiscard]] std::string connection_failure(const std::string& ip, int port, std::chrono::milliseconds timeout);
+/// Whether a Beacon with this answer can be reached at addresses of its host, which are tried at once.
+/// @param timeout  for the connections, and for each answer
+/// @returns for each address: empty if so; else the failure: "no answer within 1.5 s", "No route to host", "another process answers there"
+[[nodiscard]] std::vector<std::string> probe(const std::vector<std::string>& ips, int port, const std::string& answer,
+                                             std::chrono::milliseconds timeout);
 
 /// The interface used for packets to this address: "eth0 (10.0.0.6)", or "no interface".
 [[nodiscard]] std::string interface_to(const std::string& ip);

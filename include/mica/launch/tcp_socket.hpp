@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "mica/core/unique_fd.hpp"
 
@@ -19,10 +20,13 @@ struct Listener {
 };
 
 struct Connection {
-  UniqueFd socket;      ///< non-blocking
-  std::string failure;  ///< empty if connected
+  UniqueFd socket;         ///< non-blocking
+  std::string failure;     ///< empty if connected: "Connection refused", "no answer within 1.5 s"
+  bool is_silent = false;  ///< failed since nothing answered in time, not even with a refusal
 };
 [[nodiscard]] Connection connect_to(const std::string& ip, int port, std::chrono::milliseconds timeout);
+/// The same to several addresses at once. @returns in their order
+[[nodiscard]] std::vector<Connection> connect_to_all(const std::vector<std::string>& ips, int port, std::chrono::milliseconds timeout);
 
 /// Waits until the socket is readable (events: POLLIN) or connected (POLLOUT). @returns false at the deadline
 [[nodiscard]] bool is_ready(int socket, short events, std::chrono::steady_clock::time_point deadline);

@@ -27,7 +27,8 @@ struct ThreadCount {
   std::string warning;  ///< on rank 0, if a rank, or a node's ranks together, have more threads than cores; else empty
 };
 
-/// OpenMP threads of this rank. @param wanted  mesh.threads; 0: OMP_NUM_THREADS, or threads_of_rank(). @collective
+/// OpenMP threads of this rank. @param wanted  mesh.threads; 0: OMP_NUM_THREADS, or threads_of_rank(), but no more than the CPU quotas of
+/// the rank's cgroups allow (threads_of_quotas()). @collective
 [[nodiscard]] ThreadCount choose_threads(const mpi::Communicator& world, int wanted);
 
 }  // namespace mica::train
