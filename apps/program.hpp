@@ -68,7 +68,8 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     if (!text.empty() && is_first_process()) std::fputs(text.c_str(), stdout);
     const int code = text.empty() ? static_cast<int>(body(arguments)) : 0;
     std::cout.flush();
-    require<IoError>(std::cout && std::fflush(stdout) == 0, "cannot write to standard output (disk full, or its reader is gone)");
+    require<IoError>(std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+                     "cannot write to standard output (disk full, or its reader is gone)");
     return code;
   } catch (const Error& error) {
     std::fprintf(stderr, "mica: error: %s\n", error.what());

@@ -33,17 +33,23 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 }
 
 void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_size) {
-  const TokenFile* known = nullptr;
   for (const TokenFile& file : files) {
     require<ConfigError>(file.vocab_size().value_or(0) <= vocab_size,
                          "{}: made with a vocabulary of {} ids ('{}'), but the model's vocab_size is {}; set model.vocab_size={}",
                          file.path(), file.vocab_size().value_or(0), file.tokenizer(), vocab_size, file.vocab_size().value_or(0));
+  }
+}
+
+/// @param known  a file whose tokenizer the others must have, too; null: none yet. @returns the first file that tells its tokenizer
+const TokenFile* check_tokenizers(const std::vector<TokenFile>& files, const TokenFile* known) {
+  for (const TokenFile& file : files) {
     if (file.tokenizer_hash().empty()) continue;
     if (known == nullptr) known = &file;
     require<ConfigError>(known->tokenizer_hash() == file.tokenizer_hash(),
                          "{} and {} were made with different tokenizers ('{}' {} and '{}' {}); one run needs one tokenizer", known->path(),
                          file.path(), known->tokenizer(), known->tokenizer_hash(), file.tokenizer(), file.tokenizer_hash());
   }
+  return known;
 }
 
 /// A checksum of samples of tokens spread over the file, the first and the last tokens included.
@@ -95,6 +101,7 @@ TokenDataset TokenDataset::open(const DatasetOptions& options) {
   }
   dataset.file_begins_.push_back(dataset.num_tokens_);
   check_vocabularies(dataset.files_, options.vocab_size);
+  check_tokenizers(dataset.files_, nullptr);
   require<ConfigError>(dataset.num_sequences() >= 1,
                        "{}{}: {} tokens in all, but one sequence of train.seq_len={} needs {} (its targets are one token further); "
                        "give more text or lower train.seq_len",
@@ -161,6 +168,10 @@ std::string TokenDataset::fingerprint() const {
     }
   }
   return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);
+}
+
+void check_one_tokenizer(const TokenDataset& a, const TokenDataset& b) {
+  check_tokenizers(b.files(), check_tokenizers(a.files(), nullptr));
 }
 
 }  // namespace mica::data

@@ -22,11 +22,7 @@ class Reader {
  public:
   Reader(const io::JsonValue& json, const io::JsonValue& sources) : json_(json), sources_(sources) {}
 
-  void number(const char* key, double& value, double lowest, double highest = kLargest) {
-    const io::JsonValue found = take(key);
-    value = found.number();
-    if (!(value >= lowest && value <= highest)) found.fail_expecting(fmt::format("a number from {} to {}", lowest, highest));
-  }
+  void number(const char* key, double& value, double lowest, double highest = kLargest) { value = take(key).number(lowest, highest); }
   void integer(const char* key, int& value, int lowest) { value = static_cast<int>(take(key).integer(lowest, 1 << 20)); }
   void rates(const char* key, Rates& rates) {
     const io::JsonValue found = take(key);

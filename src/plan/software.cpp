@@ -37,13 +37,6 @@ constexpr std::array kTasks{"adamw",
                             "swiglu",
                             "swiglu_backward"};
 
-double number_in(const io::JsonValue& json, const char* key, double lowest, double highest) {
-  const io::JsonValue found = json[key];
-  const double value = found.number();
-  if (!(value >= lowest && value <= highest)) found.fail_expecting(fmt::format("a number from {} to {}", lowest, highest));
-  return value;
-}
-
 void check_keys(const io::JsonValue& json, const std::vector<std::string_view>& known) {
   json.for_each_key([&](const std::string& key, const io::JsonValue& value) {
     if (std::ranges::find(known, key) == known.end()) value.fail(fmt::format("is not known; the keys are {}", fmt::join(known, ", ")));
@@ -77,16 +70,16 @@ Software parse_software(std::string_view text, const std::string& file_name) {
     json["attention"].for_each_key([&](const std::string& hardware, const io::JsonValue& each) {
       check_keys(each, {"forward_tflops", "backward_tflops", "half_tokens", "source"});
       check_source(each);
-      software.attention[hardware] = {.forward_tflops = number_in(each, "forward_tflops", 1e-3, kMost),
-                                      .backward_tflops = number_in(each, "backward_tflops", 1e-3, kMost),
-                                      .half_tokens = number_in(each, "half_tokens", 0, kMost)};
+      software.attention[hardware] = {.forward_tflops = each["forward_tflops"].number(1e-3, kMost),
+                                      .backward_tflops = each["backward_tflops"].number(1e-3, kMost),
+                                      .half_tokens = each["half_tokens"].number(0, kMost)};
     });
   json["kernels"].for_each_key([&](const std::string& task, const io::JsonValue& each) {
     if (std::ranges::find(kTasks, task) == kTasks.end())
       each.fail(fmt::format("is no task that may be changed; expected one of {}", fmt::join(kTasks, ", ")));
     check_keys(each, {"bandwidth", "extra", "source"});
     check_source(each);
-    software.kernels[task] = {.bandwidth = number_in(each, "bandwidth", 1e-3, 1), .extra = number_in(each, "extra", 0, kMost)};
+    software.kernels[task] = {.bandwidth = each["bandwidth"].number(1e-3, 1), .extra = each["extra"].number(0, kMost)};
   });
   return software;
 }

@@ -32,8 +32,11 @@ const ConfigKey* find_key(std::string_view name) {
 
 const ConfigKey& known_key(const std::string& name, const std::string& place) {
   const ConfigKey* key = find_key(name);
-  require<ConfigError>(key != nullptr, "{}: unknown key {}: {} (mica-train --help lists all keys)", place, io::quoted_name(name),
-                       hint_for_key(name));
+  if (key == nullptr) {
+    const std::string hint = hint_for_key(name);
+    throw ConfigError(fmt::format("{}: unknown key {}{}{} (mica-train --help lists all keys)", place, io::quoted_name(name),
+                                  hint.empty() ? "" : ": ", hint));
+  }
   return *key;
 }
 

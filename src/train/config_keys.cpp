@@ -2,7 +2,6 @@
 #include "config_keys.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -12,20 +11,12 @@
 #include "mica/train/step_trace.hpp"
 
 #include "ini.hpp"
+#include "parse_number.hpp"
 
 namespace mica::train {
 namespace {
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
-
-template <class T>
-bool parse_number(const std::string& text, T& value) {
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  if (begin != end && *begin == '+') ++begin;
-  const auto [rest, error] = std::from_chars(begin, end, value);
-  return error == std::errc{} && rest == end;
-}
 
 template <class Get>
 ConfigKey whole(std::string name, Get field, std::int64_t low, std::int64_t high, std::string help) {
@@ -33,9 +24,9 @@ ConfigKey whole(std::string name, Get field, std::int64_t low, std::int64_t high
       high >= kHuge ? fmt::format("a whole number, {} or more", low) : fmt::format("a whole number from {} to {}", low, high);
   return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& text) {
-            std::int64_t value = 0;
-            if (!parse_number(text, value) || value < low || value > high) return false;
-            field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(value);
+            const auto value = parse_number<std::int64_t>(text);
+            if (!value || *value < low || *value > high) return false;
+            field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(*value);
             return true;
           },
           [=](const Config& c) { return fmt::format("{}", field(const_cast<Config&>(c))); }};
@@ -46,9 +37,9 @@ ConfigKey real(std::string name, Get field, double low, double high, std::string
   std::string expected = high > 1e300 ? fmt::format("a number, {} or more", low) : fmt::format("a number from {} to {}", low, high);
   return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& text) {
-            double value = 0;
-            if (!parse_number(text, value) || !std::isfinite(value) || value < low || value > high) return false;
-            field(c) = value;
+            const auto value = parse_number<double>(text);
+            if (!value || !std::isfinite(*value) || *value < low || *value > high) return false;
+            field(c) = *value;
             return true;
           },
           [=](const Config& c) { return fmt::format("{}", field(const_cast<Config&>(c))); }};
@@ -140,9 +131,9 @@ ConfigKey shard_size_key() {
       "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas "
       "(hybrid sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies");
   key.set = [](Config& c, const std::string& value) {
-    std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "world" || value == "node";
-    if (!is_word && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
+    const int number = parse_number<int>(value).value_or(0);
+    if (!is_word && (number < 1 || number > 1'000'000)) return false;
     c.mesh.shard_size = value;
     return true;
   };
@@ -156,9 +147,9 @@ ConfigKey reshard_after_forward_key() {
       "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
       "neighbouring ranks, and backward gathers within the group only");
   key.set = [](Config& c, const std::string& value) {
-    std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "true" || value == "false";
-    if (!is_word && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
+    const int number = parse_number<int>(value).value_or(0);
+    if (!is_word && (number < 1 || number > 1'000'000)) return false;
     c.fsdp.reshard_after_forward = value;
     return true;
   };
@@ -174,8 +165,7 @@ ConfigKey shard_dims_key() {
   key.set = [set = key.set](Config& c, const std::string& value) {
     return set(c, value) && std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
              const std::size_t colon = item.rfind(':');
-             int dim = 0;
-             return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
+             return colon != std::string::npos && colon > 0 && parse_number<int>(item.substr(colon + 1));
            });
   };
   return key;
@@ -229,7 +219,7 @@ std::vector<ConfigKey> make_keys() {
              "auto: threaded if a rank has more than one thread"),
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
             "OpenMP threads per rank; 0: OMP_NUM_THREADS if set, else the cores the rank is bound to, divided by the ranks that "
-            "share them"),
+            "share them, and no more than its cgroup's CPU quota allows"),
 
       choice("model.type", MICA_FIELD(model.type), {"gpt2", "llama", "mlp"}, "architecture"),
       whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "number of blocks"),

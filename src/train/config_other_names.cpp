@@ -18,6 +18,9 @@ constexpr std::string_view kRanksAreStarted =
 constexpr std::string_view kGpusAreTaken =
     "no key counts GPUs: each rank takes one, by its number on the node; start as many ranks as there are GPUs";
 
+constexpr std::string_view kIsInTokenFiles =
+    "a tokenizer is chosen where token files are made: mica-tokenize --vocab=tokenizer.json --out=FILE; data.train names the files";
+
 // "<word>" in a name is also a word for hints.
 constexpr OtherNames kOtherNames[] = {
     {"run.name", "", "<run_name>", "job_name experiment_name", ""},
@@ -59,6 +62,7 @@ constexpr OtherNames kOtherNames[] = {
 
     {"data.train", "DataLoader(<dataset>)", "Trainer(<train_dataset>)", "train_file train_data train_data_path data_path dataset_name", ""},
     {"data.val", "", "Trainer(<eval_dataset>)", "validation_file val_data valid_data_path", ""},
+    {"", "", "", "tokenizer tokenizer_name tokenizer_path tokenizer_type", kIsInTokenFiles},
     {"data.order", "DistributedSampler(<shuffle>)", "train_sampling_strategy", "", ""},
 
     {"fsdp.strategy", "FSDP1 <sharding_strategy>", "fsdp; accelerate fsdp_sharding_strategy", "", ""},
@@ -77,7 +81,7 @@ constexpr OtherNames kOtherNames[] = {
     {"fsdp.forward_prefetch", "FSDP1 forward_prefetch", "fsdp_config forward_prefetch", "", ""},
     {"fsdp.limit_all_gathers", "FSDP1 limit_all_gathers", "fsdp_config limit_all_gathers", "", ""},
     {"fsdp.param_dtype", "FSDP1 MixedPrecision(param_dtype), FSDP2 MixedPrecisionPolicy(param_dtype)", "<bf16>, <fp16>",
-     "dtype torch_dtype precision mixed_precision mixed_precision_policy mp_policy", kOneKeyForDtypes},
+     "amp autocast dtype torch_dtype precision mixed_precision mixed_precision_policy mp_policy", kOneKeyForDtypes},
     {"fsdp.reduce_dtype", "FSDP1 MixedPrecision(reduce_dtype), FSDP2 MixedPrecisionPolicy(reduce_dtype)", "", "", ""},
     {"fsdp.buffer_dtype", "FSDP1 MixedPrecision(buffer_dtype)", "", "", ""},
     {"fsdp.keep_low_precision_grads", "FSDP1 MixedPrecision(keep_low_precision_grads)", "", "", ""},
@@ -106,14 +110,14 @@ constexpr OtherNames kOtherNames[] = {
     {"optim.loss_scale", "GradScaler(<init_scale>)", "", "initial_loss_scale", ""},
     {"optim.loss_scale_interval", "GradScaler(<growth_interval>)", "", "loss_scale_window", ""},
     {"optim.schedule", "optim.<lr_scheduler>", "<lr_scheduler_type>", "lr_decay_style scheduler", ""},
-    {"optim.warmup_steps", "", "warmup_steps", "num_warmup_steps warmup_iters lr_warmup_iters", ""},
+    {"optim.warmup_steps", "", "warmup_steps", "warmup num_warmup_steps warmup_iters lr_warmup_iters", ""},
     {"optim.warmup_steps", "", "", "warmup_ratio", "It counts optimizer steps."},
     {"optim.min_lr", "CosineAnnealingLR(eta_min)", "lr_scheduler_kwargs min_lr", "", ""},
 
     {"train.steps", "", "<max_steps>", "num_steps total_steps max_iters train_iters", ""},
     {"train.steps", "", "", "epochs max_epochs num_epochs num_train_epochs", kInSteps},
     {"train.micro_batch", "DataLoader(<batch_size>)", "<per_device_train_batch_size>",
-     "micro_batch_size per_device_batch_size per_gpu_train_batch_size train_micro_batch_size_per_gpu", kOfARank},
+     "batch micro_batch_size per_device_batch_size per_gpu_train_batch_size train_micro_batch_size_per_gpu", kOfARank},
     {"train.seq_len", "", "trl SFTConfig(<max_length>)", "max_seq_len max_seq_length seq_length sequence_length", ""},
     {"train.seq_len", "", "", "block_size", "The longest sequence that the model can take is model.context."},
     {"train.global_batch", "", "per_device_train_batch_size x <gradient_accumulation_steps> x ranks",
@@ -123,14 +127,14 @@ constexpr OtherNames kOtherNames[] = {
     {"train.tf32", "backends.cuda.matmul.<allow_tf32>", "tf32", "", ""},
     {"train.reproducible", "<use_deterministic_algorithms>", "<full_determinism>", "deterministic_algorithms cudnn_deterministic",
      kIsReproducible},
-    {"train.eval_interval", "", "<eval_steps>", "val_check_interval", ""},
+    {"train.eval_interval", "", "<eval_steps>", "eval_every val_interval validation_interval val_check_interval", ""},
     {"train.eval_batches", "", "", "eval_iters limit_val_batches", ""},
-    {"train.log_interval", "", "<logging_steps>", "log_every_n_steps", ""},
+    {"train.log_interval", "", "<logging_steps>", "log_steps log_every log_freq log_every_n_steps", ""},
     {"train.max_hours", "", "", "time time_limit max_time", ""},
     {"train.on_bad_step", "clip_grad_norm_(error_if_nonfinite)", "",
      "terminate_on_nan detect_anomaly check_for_nan_in_loss_and_grad nan_policy", "It is none, stop, skip or rollback."},
 
-    {"checkpoint.interval", "", "<save_steps>", "save_interval checkpoint_interval", ""},
+    {"checkpoint.interval", "", "<save_steps>", "save_interval save_every checkpoint_interval checkpoint_steps", ""},
     {"checkpoint.async", "distributed.checkpoint.<async_save>", "", "async_mode", ""},
     {"checkpoint.optimizer", "", "not <save_only_model>", "", "false saves the model alone."},
     {"checkpoint.keep", "", "<save_total_limit>", "max_to_keep", ""},

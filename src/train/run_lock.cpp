@@ -342,6 +342,16 @@ std::string RunLock::owner_in(const std::string& run_folder) {
   return owner ? fmt::format("{}, {} {}", owner->describe(), owner->boot, owner->process_start) : "";
 }
 
+bool RunLock::owner_has_died(const std::string& run_folder) {
+  const std::string path = run_folder + "/run.lock";
+  const std::optional<Look> look = look_at(path);
+  const std::optional<Owner> owner = look ? parse_owner(look->text) : std::nullopt;
+  const bool is_gone = owner && owner->life_seen_by(Owner::self()) == ProcessStatus::Life::gone;
+  if (!is_gone) return false;
+  const std::optional<Look> again = look_at(path);
+  return again && again->text == look->text;  // it may have deleted the lock and ended since the first look, and another job begun
+}
+
 void RunLock::check() const { owned_->check(); }
 bool RunLock::is_lost() const { return owned_->is_lost(); }
 

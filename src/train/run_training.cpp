@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
@@ -27,8 +28,8 @@ Trains a model with parameters, gradients and optimizer state sharded over MPI r
   CONFIG                an INI file; configs/ has examples. Optional with model.init_from, which then gives the model;
                         other keys have their defaults
   --section.key=value   sets a key and overrides the config file; --section.key value is the same
-  --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan, and
-                        warns if this machine lacks the memory
+  --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan to
+                        standard output, and warns if this machine lacks the memory
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
@@ -130,7 +131,7 @@ ExitCode run_training(App& app) {
   if (command.check) {
     checks.tell(logger);
     const Trainer trainer(app, config, find_start(app.comm, config), logger, times);
-    trainer.print_start(IniKeys::all);
+    trainer.print_start(IniKeys::all, [](const std::string& text) { std::cout << text << '\n'; });
     trainer.warn_of_memory();
     return ExitCode::done;
   }
@@ -140,7 +141,7 @@ ExitCode run_training(App& app) {
   StartPoint start = find_start(app.comm, config);
   times.end("run folder");
   Trainer trainer(app, config, std::move(start), folder.logger(), times);
-  trainer.print_start(IniKeys::changed);
+  trainer.print_start(IniKeys::changed, [&](const std::string& text) { folder.logger().info("{}", text); });
   return trainer.run(folder);
 }
 

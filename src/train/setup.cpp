@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/setup.hpp"
 
-#include <charconv>
-
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/host_comm.hpp"
 #include "mica/comm/mpi_group.hpp"
@@ -15,15 +13,18 @@
 #include "mica/train/thread_count.hpp"
 
 #include "device_choice.hpp"
+#include "parse_number.hpp"
 
 namespace mica::train {
 namespace {
 
 std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
   std::vector<fsdp::ShardDim> rules;
-  for (const std::string& item : config.fsdp.shard_dims) {  // "glob:dim", checked by its key
+  for (const std::string& item : config.fsdp.shard_dims) {
     const std::size_t colon = item.rfind(':');
-    rules.push_back({item.substr(0, colon), std::stoi(item.substr(colon + 1))});
+    const std::optional<int> dim = colon == std::string::npos ? std::nullopt : parse_number<int>(item.substr(colon + 1));
+    require<ConfigError>(dim.has_value(), "fsdp.shard_dims holds '{}', expected glob:dim", item);
+    rules.push_back({item.substr(0, colon), *dim});
   }
   return rules;
 }
@@ -69,10 +70,8 @@ ShardSize shard_size_of(const Config& config) {
   }
   if (text == "world") return {.kind = ShardSize::Kind::world};
   if (text == "node") return {.kind = ShardSize::Kind::node};
-  int number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  require<ConfigError>(error == std::errc{} && rest == text.data() + text.size() && number >= 1,
-                       "mesh.shard_size is '{}', expected auto, world, node or a whole number from 1", text);
+  const int number = parse_number<int>(text).value_or(0);
+  require<ConfigError>(number >= 1, "mesh.shard_size is '{}', expected auto, world, node or a whole number from 1", text);
   return {.kind = ShardSize::Kind::number, .number = number};
 }
 
@@ -87,7 +86,10 @@ void apply_reshard_after_forward(const std::string& value, fsdp::Options& option
                        "use {}, or remove reshard_after_forward",
                        value, fsdp::strategy_name(options.strategy), reshards ? "gives back" : "keeps",
                        reshards ? "shard_grad_op or hybrid_shard_zero2" : "full_shard or hybrid_shard");
-  if (value != "true" && value != "false") options.reshard_after_forward_ranks = std::stoi(value);
+  if (value == "true" || value == "false") return;
+  const std::optional<int> ranks = parse_number<int>(value);
+  require<ConfigError>(ranks.has_value(), "fsdp.reshard_after_forward is '{}', expected auto, true, false or a whole number from 1", value);
+  options.reshard_after_forward_ranks = *ranks;
 }
 
 }  // namespace
@@ -151,6 +153,15 @@ optim::LrSchedule make_schedule(const Config& config) {
                             .min_lr = config.optim.min_lr,
                             .warmup_steps = config.optim.warmup_steps,
                             .total_steps = config.train.steps});
+}
+
+bool may_accumulate(const Config& config) { return !config.optim.in_backward || config.train.gradient_sync == "no_sync"; }
+
+void require_accumulates(const Config& config, const data::BatchPlan& plan) {
+  require<ConfigError>(plan.accumulation == 1 || may_accumulate(config),
+                       "optim.in_backward = true makes an optimizer step at each reduction, and each of the {} micro-batches of a step "
+                       "would be reduced: set train.gradient_sync = no_sync",
+                       plan.accumulation);
 }
 
 /// Storage and initial values of the parameters that no unit holds.
@@ -312,7 +323,10 @@ Datasets Datasets::open(const Config& config) {
     return data::TokenDataset::open({.paths = paths, .seq_len = config.train.seq_len, .vocab_size = config.model.vocab_size});
   };
   Datasets datasets{open_list(config.data.train), std::nullopt};
-  if (!config.data.val.empty()) datasets.val = open_list(config.data.val);
+  if (!config.data.val.empty()) {
+    datasets.val = open_list(config.data.val);
+    data::check_one_tokenizer(datasets.train, *datasets.val);
+  }
   return datasets;
 }
 

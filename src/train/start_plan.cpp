@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mica/train/step_runner.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -27,17 +29,53 @@ void repeat_difference(std::vector<plan::CollectiveVolume>& after, const std::ve
   }
 }
 
+void add_workspace(plan::MemoryLevel& level, std::int64_t bytes) {
+  level.total += bytes;
+  level.by_role[static_cast<std::size_t>(MemoryRole::workspace)] += bytes;
+}
+
+void add_workspace(MemoryStats& memory, std::int64_t bytes) {
+  memory.peak += bytes;
+  memory.peak_by_role[static_cast<std::size_t>(MemoryRole::workspace)] += bytes;
+}
+
 /// StepFigures::losses of micro-batches that were not run.
 void add_losses(StartPlan& plan, std::int64_t num_losses) {
-  constexpr auto kRole = static_cast<std::size_t>(MemoryRole::workspace);
   const std::int64_t bytes = num_losses * dtype_bytes(DType::f32);
-  plan.memory.peak += bytes;
-  plan.memory.peak_by_role[kRole] += bytes;
+  add_workspace(plan.memory, bytes);
   plan::StepMemory& step = plan.step_memory;
   for (plan::MemoryLevel* level : {&step.forward_peak, &step.backward_peak, &step.after_backward, &step.optimizer_peak}) {
-    level->total += bytes;
-    level->by_role[kRole] += bytes;
+    add_workspace(*level, bytes);
   }
+}
+
+/// The most steps from one reading of figures to the next.
+std::int64_t unread_steps(const Config& config, const data::BatchPlan& batch) {
+  std::int64_t steps = std::min({config.train.log_interval, most_unread_steps(batch.accumulation),
+                                 std::max(config.train.steps - batch.first_step + 1, std::int64_t{1})});
+  if (!config.data.val.empty() && config.train.eval_interval > 0) steps = std::min(steps, config.train.eval_interval);
+  if (config.checkpoint.interval > 0) steps = std::min(steps, config.checkpoint.interval);
+  return steps;
+}
+
+/// Makes the planned step the last one before figures are read: those of the steps before it are there, too. They are read after it.
+void add_figures(StartPlan& plan, const ShardedModel& model, const data::BatchPlan& batch, std::int64_t num_steps) {
+  const std::int64_t num_scalars = (model.in_backward ? 0 : 1) + (model.scaler ? 2 : 0);
+  const std::int64_t of_step = (batch.accumulation + num_scalars) * dtype_bytes(DType::f32);
+  const std::int64_t before = (num_steps - 1) * of_step;
+  add_workspace(plan.memory, before);
+  plan::StepMemory& step = plan.step_memory;
+  for (plan::MemoryLevel* level :
+       {&step.start, &step.forward_peak, &step.backward_peak, &step.after_backward, &step.optimizer_peak, &step.end}) {
+    add_workspace(*level, before);
+  }
+  const int num_ranks = static_cast<int>(batch.num_ranks);
+  plan::MemoryLevel reading = step.end;
+  add_workspace(reading,
+                of_step + num_ranks * losses_gathered_at_once(num_ranks, num_steps * batch.accumulation) * dtype_bytes(DType::f32));
+  constexpr auto kWorkspace = static_cast<std::size_t>(MemoryRole::workspace);
+  plan.memory.peak = std::max(plan.memory.peak, reading.total);
+  plan.memory.peak_by_role[kWorkspace] = std::max(plan.memory.peak_by_role[kWorkspace], reading.by_role[kWorkspace]);
 }
 
 }  // namespace
@@ -58,6 +96,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
     repeat_difference(start.volume, plan::volume_of(fewer.record, 0), batch.accumulation - rounds);
     add_losses(start, batch.accumulation - rounds);
   }
+  add_figures(start, model, batch, unread_steps(config, batch));
   for (const fsdp::Unit* unit : model.root->units()) {
     const fsdp::UnitStorage* storage = unit->storage();
     if (storage == nullptr || !storage->shares_masters()) continue;

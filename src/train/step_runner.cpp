@@ -127,27 +127,41 @@ std::vector<float> gather_losses(ShardedModel& model, std::int64_t numel, const 
 
 }  // namespace
 
+std::int64_t most_unread_steps(std::int64_t accumulation) {
+  constexpr std::int64_t kMostUnreadLosses = 1 << 14;
+  return std::max(kMostUnreadLosses / accumulation, std::int64_t{1});
+}
+
+std::int64_t losses_gathered_at_once(int num_ranks, std::int64_t num_losses) {
+  constexpr std::int64_t kMostGathered = 1 << 16;
+  return std::min(std::max(kMostGathered / num_ranks, std::int64_t{1}), num_losses);
+}
+
 std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps) {
   if (steps.empty()) return {};
   const nn::Context& context = model.context;
   const int num_ranks = model.root->device_mesh().metrics_group().num_ranks();
   const std::int64_t rounds = steps.front()->losses.numel();
-  const std::int64_t numel = static_cast<std::int64_t>(steps.size()) * rounds;
-  const std::vector<float> values = gather_losses(model, numel, [&](const TensorView& mine) {
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      context.kernels.copy(context.compute, steps[i]->losses, mine.slice(static_cast<std::int64_t>(i) * rounds, rounds));
-    }
-  });
-  std::vector<double> means;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    double sum = 0;
-    for (std::int64_t round = 0; round < rounds; ++round) {
-      for (int rank = 0; rank < num_ranks; ++rank) {
-        sum += static_cast<double>(values[static_cast<std::size_t>(rank * numel + static_cast<std::int64_t>(i) * rounds + round)]);
+  const std::int64_t num_losses = static_cast<std::int64_t>(steps.size()) * rounds;
+  const std::int64_t at_once = losses_gathered_at_once(num_ranks, num_losses);
+  std::vector<double> sums(steps.size());
+  for (std::int64_t begin = 0; begin < num_losses; begin += at_once) {
+    const std::int64_t num = std::min(at_once, num_losses - begin);
+    const std::vector<float> values = gather_losses(model, num, [&](const TensorView& mine) {
+      for (std::int64_t at = begin; at < begin + num;) {  // a part may begin and end inside a step
+        const std::int64_t round = at % rounds, length = std::min(rounds - round, begin + num - at);
+        const TensorView losses = steps[static_cast<std::size_t>(at / rounds)]->losses.view().slice(round, length);
+        context.kernels.copy(context.compute, losses, mine.slice(at - begin, length));
+        at += length;
       }
+    });
+    for (std::int64_t i = 0; i < num; ++i) {
+      double& sum = sums[static_cast<std::size_t>((begin + i) / rounds)];
+      for (int rank = 0; rank < num_ranks; ++rank) sum += static_cast<double>(values[static_cast<std::size_t>(rank * num + i)]);
     }
-    means.push_back(sum / static_cast<double>(rounds * num_ranks));
   }
+  std::vector<double> means;
+  for (const double sum : sums) means.push_back(sum / static_cast<double>(rounds * num_ranks));
   return means;
 }
 

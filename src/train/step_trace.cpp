@@ -11,7 +11,7 @@ StepTrace::StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, 
     : tracer_(tracer), compute_(compute), text_(steps), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
 
 void StepTrace::begin_step(std::int64_t step) {
-  if (tracer_ == nullptr || step < steps_.first || step > steps_.last) return;
+  if (tracer_ == nullptr || is_written_ || step < steps_.first || step > steps_.last) return;  // written: the run was rolled back
   if (first_traced_ == 0) {
     first_traced_ = step;  // a resumed run may begin inside the range
     tracer_->start();

@@ -2,6 +2,7 @@
 #include "mica/train/trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "mica/fsdp/replica_drift.hpp"
@@ -120,6 +121,7 @@ ExitCode Trainer::train() {
     if (const auto written = trace.end_step(step)) progress_->say(*written);
     if (pending_.back().figures.is_rejected && handle_bad_step(step)) {
       pace = RequestPace(last_done_, Clock::now());
+      asked_at_ = Clock::now();  // the load and the save were no steps
       continue;
     }
     last_done_ = step;
@@ -139,8 +141,10 @@ ExitCode Trainer::train() {
     if (request == Request::look) {
       finish_background_save();
       check_owner();
+      asked_at_ = Clock::now();
     }
-    if (logs || evaluates || saves || request == Request::stop) read_figures(logs || request == Request::stop);
+    const bool is_full = std::ssize(pending_) == most_unread_steps(plan_.accumulation);
+    if (logs || evaluates || saves || is_full || request == Request::stop) read_figures(logs || request == Request::stop);
     // A stop leaves time for a save only, so the save comes before anything that may take longer.
     if (evaluates && request != Request::stop) request = std::max(request, evaluate_now(step, GivesUp::on_a_stop));
     if (saves && request != Request::stop) {
@@ -228,6 +232,7 @@ void Trainer::read_figures(bool show) {
     m.peak_bytes = peak_bytes;
     metrics_->write(m);
     if (events_) events_->write(wall_time(), m.step, tagged_values(m));
+    if (!m.is_skipped) has_diverged_ = !std::isfinite(m.loss) || (m.grad_norm && !std::isfinite(*m.grad_norm));
     warn_of_bad_loss(m);
   }
   const StepMetrics& last = pending_.back().metrics;

@@ -75,7 +75,8 @@ checkpoint::StepsDone Trainer::steps_done(std::int64_t step) const {
           .parent = parent_,
           .optimizer_steps = model_.optimizer->num_steps(),
           .parameter_steps = model_.optimizer->parameter_steps(),
-          .scalars = scalars()};
+          .scalars = scalars(),
+          .diverged = has_diverged_};
 }
 
 }  // namespace mica::train

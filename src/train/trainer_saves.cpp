@@ -60,6 +60,7 @@ checkpoint::SaveState Trainer::save_state(std::int64_t step, SaveKind kind) cons
           .seed = config_.run.seed,
           .omp_threads = device_.num_threads,
           .val_loss = step == evaluated_step_ ? std::optional(val_loss_) : std::nullopt,
+          .diverged = has_diverged_,
           .scalars = scalars(),
           .model = model_description(config_),
           .config = to_ini(config_),

@@ -6,6 +6,7 @@
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/core/version.hpp"
+#include "mica/data/tokenizer_json.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/trainer.hpp"
@@ -36,10 +37,9 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
   const Config::Train& train = config.train;
   const std::int64_t micro_batch = start.manifest ? fitting_micro_batch(train, num_ranks) : train.micro_batch;
   if (is_adopted && train.global_batch % (micro_batch * num_ranks) != 0) {
-    const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
-    throw ConfigError(
-        fmt::format("{} was saved with {} sequences per step, and train.micro_batch x ranks = {} x {} does not divide that{}{}",
-                    start.checkpoint, train.global_batch, train.micro_batch, num_ranks, ways.empty() ? "" : "; keep it ", ways));
+    throw ConfigError(fmt::format("{} was saved with {} sequences per step, which do not divide among {} ranks; keep it {}",
+                                  start.checkpoint, train.global_batch, num_ranks,
+                                  data::ways_to_keep_batch(1, num_ranks, train.global_batch)));
   }
   data::BatchPlan plan = data::make_batch_plan(micro_batch, num_ranks, train.global_batch);
   constexpr std::int64_t kMostRounds = 100'000;
@@ -47,13 +47,22 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
                        "train.global_batch = {} is {} micro-batches per step on each rank, expected at most {}: lower it or "
                        "raise train.micro_batch",
                        config.train.global_batch, plan.accumulation, kMostRounds);
-  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.gradient_sync == "no_sync",
-                       "optim.in_backward = true makes an optimizer step at each reduction, and each of the {} micro-batches of a step "
-                       "would be reduced: set train.gradient_sync = no_sync",
-                       plan.accumulation);
+  require_accumulates(config, plan);
   if (start.manifest) plan.first_step = start.manifest->step + 1;
   plan.sequences_before = sequences_before;
   return plan;
+}
+
+/// Whether data.train was made with another tokenizer than the model's tokenizer.json. False where one of them is not known.
+bool is_of_another_tokenizer(const data::TokenDataset& dataset, const checkpoint::HfTokenizer& of_model) {
+  const auto json = of_model.files.find("tokenizer.json");
+  const auto file = std::ranges::find_if(dataset.files(), [](const data::TokenFile& each) { return !each.tokenizer_hash().empty(); });
+  if (json == of_model.files.end() || file == dataset.files().end()) return false;
+  try {
+    return data::parse_tokenizer_json(json->second, json->first)->hash() != file->tokenizer_hash();
+  } catch (const ConfigError&) {  // of a kind that mica-tokenize does not take
+    return false;
+  }
 }
 
 }  // namespace
@@ -121,43 +130,50 @@ void Trainer::check_disk() const {
   });
 }
 
-void Trainer::print_start(IniKeys keys) const {
+void Trainer::print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const {
   if (!is_main()) return;
-  logger_.info("mica-train {}", full_version());
+  say(fmt::format("mica-train {}", full_version()));
   for (const auto& [old_name, name] : config_.old_names) {
     logger_.warn("the key {} is now called {}; the old name still works, but use the new one", old_name, name);
   }
-  logger_.info("{}", to_ini(config_, keys));
+  say(to_ini(config_, keys));
   if (keys == IniKeys::changed)
-    logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
-  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
-               config_.train.seq_len,
-               datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");
-  logger_.info(
+    say(fmt::format("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder()));
+  say(fmt::format("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
+                  config_.train.seq_len,
+                  datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation"));
+  say(fmt::format(
       "batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in "
       "{} steps",
       plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks, plan_.global_batch() * config_.train.seq_len,
       static_cast<double>(plan_.global_batch() * config_.train.steps) / static_cast<double>(datasets_.train.num_sequences()),
-      config_.train.steps);
+      config_.train.steps));
   if (start_point_.manifest) {
-    logger_.info("start    resumes from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
-                 start_point_.num_later == 0
-                     ? ""
-                     : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later));
+    say(fmt::format("start    resumes from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
+                    start_point_.num_later == 0
+                        ? ""
+                        : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later)));
     if (plan_.micro_batch != config_.train.micro_batch) {
       logger_.warn("train.micro_batch = {} does not fit the checkpoint's {} sequences a step on {} ranks: this launch takes {}",
                    config_.train.micro_batch, plan_.global_batch(), plan_.num_ranks, plan_.micro_batch);
     }
+    if (start_point_.manifest->diverged) {
+      logger_.warn(
+          "the loss or gradient norm of step {} is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER resumes from an earlier checkpoint; "
+          "mica-inspect {} lists them",
+          start_point_.manifest->step, config_.run_folder());
+    }
     for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
   }
-  if (time_limit_.is_set()) logger_.info("limit    {}", time_limit_.description(Clock::now() - start_));
+  if (time_limit_.is_set()) say(fmt::format("limit    {}", time_limit_.description(Clock::now() - start_)));
   if (!time_limit_.warning().empty()) logger_.warn("{}", time_limit_.warning());
-  logger_.info("{}", device_.mesh->describe());
-  logger_.info("device   {}", device_.describe());
+  warn_of_no_checkpoints();
+  say(device_.mesh->describe());
+  say(fmt::format("device   {}", device_.describe()));
   if (device_.backend == "shared") {
     const auto num_units = std::ranges::count_if(model_.root->units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
-    logger_.info("shared   {} of {} units keep their masters, {} per rank, in memory shared by a node's ranks",
-                 start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes));
+    say(fmt::format("shared   {} of {} units keep their masters, {} per rank, in memory shared by a node's ranks",
+                    start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes)));
     if (start_plan_.num_sharing_units == 0) {
       logger_.warn(
           "mesh.backend = shared has no effect here: it needs a strategy that shards over two or more ranks, "
@@ -165,18 +181,28 @@ void Trainer::print_start(IniKeys keys) const {
           "fsdp.reshard_after_forward");
     }
   }
-  if (!device_.why_not_shared.empty()) logger_.info("backend  mpi: {}", device_.why_not_shared);
-  logger_.info("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version());
+  if (!device_.why_not_shared.empty()) say(fmt::format("backend  mpi: {}", device_.why_not_shared));
+  say(fmt::format("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version()));
   const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
       (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
     logger_.warn("no native {} products here; they are computed in fp32 (correct, but slower than fsdp.param_dtype=fp32)",
                  dtype_name(param_dtype));
   }
-  logger_.info("{}", model_.root->describe());
-  logger_.info("memory plan, per rank\n{}",
-               plan::format_memory_plan(start_plan_.step_memory, start_plan_.memory.peak, start_plan_.offload_peak));
-  if (device_.mesh->world_size() > 1) logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
+  say(model_.root->describe());
+  say(fmt::format("memory plan, per rank\n{}",
+                  plan::format_memory_plan(start_plan_.step_memory, start_plan_.memory.peak, start_plan_.offload_peak)));
+  if (device_.mesh->world_size() > 1) say(fmt::format("communication per step and rank\n{}", plan::format_volume(start_plan_.volume)));
+}
+
+void Trainer::warn_of_no_checkpoints() const {
+  constexpr std::int64_t kStepsToLose = 1000;
+  if (config_.checkpoint.interval > 0 || config_.checkpoint.interval_minutes > 0) return;
+  if (config_.train.steps - start_step() < kStepsToLose) return;
+  logger_.warn(
+      "checkpoint.interval and checkpoint.interval_minutes are 0: nothing is saved before step {}, unless a signal or a time limit stops "
+      "the run, and a kill or a lost node costs all steps from {} on: set one of the two",
+      config_.train.steps, start_step() + 1);
 }
 
 void Trainer::warn_of_memory() const {
@@ -208,6 +234,7 @@ void Trainer::resume() {
     tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
     last_done_ = last_saved_ = manifest.step;
+    has_diverged_ = manifest.diverged;
     if (!is_main()) return;
     logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
                  manifest.step, config_.train.steps, manifest.world_size, manifest.shard_size, manifest.replicas,
@@ -264,6 +291,10 @@ void Trainer::init_parameters() {
     tokenizer_ = report.tokenizer;
     if (!is_main()) return;
     logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
+    if (tokenizer_ && is_of_another_tokenizer(datasets_.train, *tokenizer_)) {
+      logger_.warn("data.train was made with another tokenizer than the tokenizer.json that came with {}: its ids mean other text there",
+                   report.source);
+    }
   });
   times_.end("model.init_from");
 }

@@ -122,7 +122,7 @@ TEST_F(BadInput, InTheConfig) {
       {"no config", under_mpirun(2, {program("mica-train")}), 2, {"no config file", "--help"}},
       {"missing config", training(2, folder_ / "none.cfg", {}), 2, {folder_ / "none.cfg", "No such file"}},
       {"folder as config", training(2, folder_.path(), {}), 2, {folder_.path(), "directory"}},
-      config("unknown key in file", "[model]\nheigth = 1\n", {"model.heigth", ":2:", "did you mean"}),
+      config("unknown key in file", "[model]\nlayres = 1\n", {"model.layres", ":2:", "did you mean model.layers"}),
       config("no section end", "[model\nwidth = 1\n", {"key = value"}),
   });
   EXPECT_FALSE(fs::exists(run_folder())) << "a config that is refused leaves nothing behind";

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "fault/support/training.hpp"
 #include "support/paths.hpp"
@@ -174,6 +175,45 @@ TEST_F(Edge, TheTraceReportTakesARunsFolder) {
   EXPECT_LT(seen.output.find("rank 0: "), seen.output.find("rank 1: "));
   const std::string to_full_disk = "exec \"$0\" traces \"$1\" > /dev/full";
   expect_refused(test::run({"/bin/bash", "-c", to_full_disk, program("mica-report"), folder_ / "run"}), 3, {"standard output"});
+}
+
+TEST_F(Edge, APageInAPipeIsWhole) {
+  ASSERT_EQ(test::run(train({})).status, 0);
+  const std::string to_a_pipe = "exec \"$0\" \"$1\" --out=/dev/stdout | tail -c 8";
+  const Finished seen = test::run({"/bin/bash", "-c", to_a_pipe, program("mica-report"), folder_ / "run"});
+  EXPECT_EQ(seen.output, "</html>\n");
+}
+
+TEST_F(Edge, APageNeedsAFolderToBeMadeIn) {
+  fs::create_directory(folder_ / "closed");
+  fs::permissions(folder_ / "closed", fs::perms::owner_read | fs::perms::owner_exec);
+  std::vector<std::string> command{program("mica-report"), folder_ / "run", "--out=" + (folder_ / "closed/page.html")};
+  if (geteuid() == 0) command.insert(command.begin(), {"setpriv", "--bounding-set=-dac_override,-dac_read_search"});
+  expect_refused(test::run(command), 2, {"cannot write to the folder of --out=" + (folder_ / "closed/page.html") + ": Permission denied"});
+}
+
+TEST_F(Edge, AHelpThatCannotBeWrittenIsAFailure) {
+  expect_refused(test::run({"/bin/bash", "-c", "exec \"$0\" --help > /dev/full", program("mica-train")}), 3, {"standard output"});
+}
+
+TEST_F(Edge, TheResultOfACheckIsOnStandardOutput) {
+  const std::string without_errors = "exec \"$0\" \"$@\" --check 2> /dev/null";
+  const Finished seen = test::run(std::vector<std::string>{"/bin/bash", "-c", without_errors} + train({"--log.level=error"}));
+  EXPECT_EQ(seen.status, 0);
+  for (const char* part : {"\nmomentum = 0\n", "batch    2 sequences a step", "memory plan, per rank"}) {
+    EXPECT_THAT(seen.output, HasSubstr(part));
+  }
+}
+
+TEST_F(Edge, ALongRunWithoutCheckpointsIsWarned) {
+  const auto start_of = [&](const std::vector<std::string>& flags) {
+    return test::run(train(flags + std::vector<std::string>{"--check"})).output;
+  };
+  const char* warning = "warning: checkpoint.interval and checkpoint.interval_minutes are 0: nothing is saved before step 1000";
+  EXPECT_THAT(start_of({"--train.steps=1000"}), HasSubstr(warning));
+  for (const char* flag : {"--train.steps=999", "--checkpoint.interval=500", "--checkpoint.interval_minutes=30"}) {
+    EXPECT_THAT(start_of({"--train.steps=1000", flag}), Not(HasSubstr("are 0: nothing is saved"))) << flag;
+  }
 }
 
 TEST_F(Edge, ARunsLossAndStepTimeAreDrawn) {

@@ -190,6 +190,22 @@ TEST_F(Generate, ARunWritesText) {
   EXPECT_NEAR(one_byte.at("bits_per_byte").get<double>(), one_byte.at("nats_per_token").get<double>() / std::log(2.0), 1e-9);
 }
 
+/// Not silently, nor with --quiet.
+TEST_F(Generate, ATextThatFillsTheContextIsTold) {
+  const auto said = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> command{program("mica-generate"), kFolders + "gpt2", "--prompt-ids=1,2,3,4,5", "--print-ids", "--ignore-end"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Finished got = run(command);
+    EXPECT_EQ(got.status, 0) << got.output;
+    return got.output;
+  };
+  EXPECT_THAT(said({"--max-new-tokens=13", "--quiet"}),
+              HasSubstr("the model's context of 17 tokens, prompt included, was full before --max-new-tokens=13: 1 of 1 texts end there"));
+  const std::string fits = said({"--max-new-tokens=12"});
+  EXPECT_THAT(fits, ::testing::Not(HasSubstr("context of")));
+  EXPECT_THAT(fits, HasSubstr("; text 12 tokens, those after the first in "));
+}
+
 /// One line, status 2, on one rank and on several.
 TEST_F(Generate, MistakesAreTold) {
   const std::string gpt2 = kFolders + "gpt2", empty = write("empty.txt", ""), bad = write("bad.jsonl", "{\"context\": 5}\n"),
@@ -215,6 +231,7 @@ TEST_F(Generate, MistakesAreTold) {
        "has 17 tokens, which leave no room in the model's context of 17"},
       {{gpt2, "--prompt-ids=1"}, "has no tokenizer"},
       {{gpt2, "--prompt=text", "--print-ids"}, "has no tokenizer"},
+      {{gpt2, "--prompt=", "--print-ids"}, "has no tokenizer"},
       {{gpt2, "--vocab=bytes", "--prompt=text"}, "256 ids, but the model"},
       {{gpt2, "--prompts=" + (folder_ / "none.jsonl"), "--print-ids"}, "no such file"},
       {{gpt2, "--prompts=" + empty, "--print-ids"}, "has no tokenizer"},

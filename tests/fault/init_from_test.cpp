@@ -218,6 +218,25 @@ TEST_F(InitFrom, TheTokenizerGoesThroughRuns) {
   EXPECT_THAT(refused.output, HasSubstr("--checkpoint.resume="));
 }
 
+TEST_F(InitFrom, TokensOfAnotherTokenizerAreWarnedOf) {
+  const std::string json = kReference + "tokenizers/gpt2.tokenizer.json";
+  ASSERT_EQ(train("gpt2", "base", {"--model.vocab_size=3000"}).status, 0);
+  ASSERT_EQ(convert({"hf-export", folder_ / "base", folder_ / "hf"}).status, 0);
+  std::filesystem::copy_file(json, folder_ / "hf/tokenizer.json");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "To be, or not to be.\n";
+  write_text(folder_ / "text.txt", text);
+  for (const auto& [name, vocab] : {std::pair<std::string, std::string>("same", json), {"other", "bytes"}}) {
+    const std::string out = folder_ / (name + ".h5");
+    ASSERT_EQ(test::run({program("mica-tokenize"), "--vocab=" + vocab, "--out=" + out, folder_ / "text.txt"}).status, 0);
+    const Finished seen =
+        train("gpt2", name,
+              {"--model.init_from=" + (folder_ / "hf"), "--model.vocab_size=3000", "--data.train=" + (folder_ / (name + ".train.h5"))});
+    ASSERT_EQ(seen.status, 0) << seen.output;
+    EXPECT_EQ(seen.output.find("warning: data.train was made with another tokenizer") != std::string::npos, name == "other") << seen.output;
+  }
+}
+
 TEST_F(InitFrom, ALlamasContextMayDiffer) {
   for (const std::string context : {"16", "512"}) {
     const std::string run = "context-" + context;

@@ -104,6 +104,23 @@ TEST_F(Retention, NewestEveryAndBestStayAcrossLaunchesAndSoDoesWhatWasSetAside) 
   for (const std::int64_t step : {6, 12, 18, 20}) EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/" + name_of(step))) << step;
 }
 
+TEST_F(Retention, ADivergedRunKeepsItsLastCheckpointWithAFiniteLoss) {
+  const std::vector<std::string> rules{"--checkpoint.interval=5", "--checkpoint.keep=1"};
+  const auto train_to = [&](int steps, const std::string& lr) {
+    std::vector<std::string> flags = rules;
+    flags.insert(flags.end(), {"--train.steps=" + std::to_string(steps), "--optim.lr=" + lr, "--optim.grad_clip=0"});
+    return train(2, flags);
+  };
+  ASSERT_EQ(train_to(10, "0.5").status, 0);
+  EXPECT_THAT(checkpoints_of(run_folder()), UnorderedElementsAreArray({name_of(10)}));
+  const Finished diverged = train_to(25, "1e6");
+  EXPECT_EQ(diverged.status, 0) << diverged.output;
+  EXPECT_THAT(diverged.output, HasSubstr("is NaN or infinite: train.on_bad_step"));
+  EXPECT_THAT(checkpoints_of(run_folder()), UnorderedElementsAreArray({name_of(10), name_of(25)}));
+  EXPECT_THAT(train_to(30, "0.5").output,
+              HasSubstr("the loss or gradient norm of step 25 is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER"));
+}
+
 /// A small file system of its own that is filled up before the first save (a start refuses a full one), and freed once its log says `sign`;
 /// then, once a checkpoint is there, mpirun is told to stop.
 constexpr const char* kFullForAWhile = R"(

@@ -228,13 +228,14 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
     fs::copy(checkpoint(step), checkpoint(step, name), fs::copy_options::recursive);
   };
   for (const auto& [ranks, flag] : std::vector<std::pair<int, std::string>>{
-           {2, "--train.micro_batch=2"}, {1, "--train.micro_batch=8"}, {4, "--train.global_batch=8"}, {3, "--train.micro_batch=1"}}) {
+           {2, "--train.micro_batch=2"}, {1, "--train.micro_batch=8"}, {4, "--train.global_batch=8"}, {3, "--train.micro_batch=4"}}) {
     SCOPED_TRACE(ranks);
     const std::string name = "on_" + std::to_string(ranks);
     copy_until(name, 8);
     const Finished run = train(ranks, {flag}, name);
     if (ranks == 3) {
-      expect_refusal(run, {"step-00000008 was saved with 8 sequences per step", "= 1 x 3 does not divide that; keep it on 2 or 4 ranks"});
+      expect_refusal(run,
+                     {"step-00000008 was saved with 8 sequences per step", "which do not divide among 3 ranks; keep it on 2 or 4 ranks"});
       continue;
     }
     ASSERT_EQ(run.status, 0) << run.output;

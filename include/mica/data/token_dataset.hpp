@@ -69,4 +69,7 @@ class TokenDataset final : public Dataset {
   bool is_scanned_ = false;  ///< small enough to be read whole at open
 };
 
+/// @throws ConfigError if files of the two were made with different tokenizers. A file that does not tell its tokenizer fits any.
+void check_one_tokenizer(const TokenDataset& a, const TokenDataset& b);
+
 }  // namespace mica::data

@@ -17,7 +17,8 @@ struct Cluster {
   std::optional<plan::Software> software{};  ///< whose kernels train there; none: Mica's
 };
 
-/// train.micro_batch and train.global_batch on that many ranks. @throws ConfigError for too many micro-batches per step
+/// train.micro_batch and train.global_batch on that many ranks. @throws ConfigError for more micro-batches per step than the
+/// config or mica-plan takes
 [[nodiscard]] data::BatchPlan batch_on(const Cluster& cluster, const Config& config);
 
 /// Three steps as the first rank of the cluster. With a GPU's hardware the kernels' workspace is estimated (the logits, cuBLASLt's), and

@@ -13,6 +13,7 @@ namespace mica::train {
 /// The forecast of a run; figures are per rank unless stated.
 struct Forecast {
   std::string software = "mica";  ///< whose kernels were timed
+  std::string strategy;           ///< fsdp.strategy
   int num_ranks = 1, ranks_per_node = 1, shard_size = 1;
   std::int64_t num_parameters = 0;
   data::BatchPlan batch;
@@ -42,8 +43,10 @@ struct Forecast {
 /// Simulates a dry run on the cluster. @throws ConfigError as dry_run()
 [[nodiscard]] Forecast make_forecast(const Config& config, const Cluster& cluster);
 
-/// The largest train.micro_batch whose peak fits; 0 if none does. Plans one or two micro-batches per step, as many as the config has (two
-/// stand for more).
+/// A plan's work grows with the micro-batch, so larger ones are not tried.
+inline constexpr std::int64_t kLargestTried = 1 << 14;
+/// The largest train.micro_batch, up to kLargestTried, whose peak fits; 0 if none does. Plans one or two micro-batches per step, as many as
+/// the config has (two stand for more).
 [[nodiscard]] std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster);
 
 }  // namespace mica::train

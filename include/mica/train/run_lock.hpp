@@ -28,7 +28,7 @@ struct RunLockOptions {
 ///   that the newcomer creates next to it.
 /// - A job that was wrongly assumed dead (stopped, or cut off from the network) finds another owner in the lock at its next
 /// heartbeat, or before it publishes a checkpoint, and ends: check().
-/// Rank 0 only, except owner_in().
+/// Rank 0 only, except owner_in() and owner_has_died().
 class RunLock {
  public:
   /// @throws ConfigError naming the owner, IoError.
@@ -40,6 +40,8 @@ class RunLock {
 
   /// The owner of the folder and its process, as this host sees them; the text stays the same as long as the owner does. Empty: nobody.
   [[nodiscard]] static std::string owner_in(const std::string& run_folder);
+  /// Whether the owner was a process of this host and has ended without giving the folder back. @throws IoError
+  [[nodiscard]] static bool owner_has_died(const std::string& run_folder);
 
   /// @throws Error if another job has taken the folder over.
   void check() const;

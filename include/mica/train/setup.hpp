@@ -45,6 +45,11 @@ namespace mica::train {
 [[nodiscard]] std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root);
 [[nodiscard]] optim::LrSchedule make_schedule(const Config& config);
 
+/// Whether a step may have several micro-batches.
+[[nodiscard]] bool may_accumulate(const Config& config);
+/// @throws ConfigError if the plan has several micro-batches per step, and may not
+void require_accumulates(const Config& config, const data::BatchPlan& plan);
+
 /// What one rank computes on: everything from the memory pool up to the mesh. Members are destroyed in reverse order.
 struct Device {
   std::optional<GpuInfo> gpu;  ///< none: the CPU

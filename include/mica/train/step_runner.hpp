@@ -14,7 +14,7 @@
 
 namespace mica::train {
 
-/// A step's figures on the device; the host reads them every log_interval steps.
+/// A step's figures on the device; the host reads them every log_interval steps, or every most_unread_steps().
 struct StepFigures {
   Tensor losses;             // [accumulation] f32, of this rank's micro-batches
   Tensor grad_norm;          // [1] f32, of the whole model before clipping, may be NaN; absent with optim.in_backward
@@ -38,8 +38,15 @@ struct StepHooks {
 };
 
 /// The mean loss of each step over all ranks' micro-batches, summed in their order, so that its bits do not depend on the number of ranks.
-/// @collective over the mesh. The host waits.
+/// @collective over the mesh, in parts of losses_gathered_at_once(). The host waits.
 [[nodiscard]] std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps);
+
+/// How many steps' figures may wait for the host, so that they take some hundred KiB at most whatever log_interval is.
+/// @param accumulation  micro-batches per step and rank
+[[nodiscard]] std::int64_t most_unread_steps(std::int64_t accumulation);
+/// Losses of each rank that mean_losses() has at once on every rank: with all ranks' 256 KiB at most, but on 65,536 ranks or more one each.
+/// @param num_losses  of each rank
+[[nodiscard]] std::int64_t losses_gathered_at_once(int num_ranks, std::int64_t num_losses);
 
 /// Runs optimizer steps: micro-batches, reduction, clipping, update. It mostly enqueues: run() returns once the device has finished the
 /// step before. Meanwhile the next step's micro-batches are read ([Note: batches read ahead]).

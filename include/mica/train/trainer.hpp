@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -42,8 +43,8 @@ class Trainer {
   /// mistake.
   Trainer(App& app, const Config& config, StartPoint start, Logger logger, StartTimes& times);
 
-  /// Prints these keys of the resolved config, batch sizes, mesh, units and memory plan.
-  void print_start(IniKeys keys) const;
+  /// On rank 0 calls `say` with these keys of the resolved config, batch sizes, mesh, units and memory plan. Warnings go to the log.
+  void print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const;
   /// Warns if run() would be refused here for lack of memory: --check may run on another machine than the training. @collective
   void warn_of_memory() const;
   /// Allocates the model, resumes if there is a checkpoint, and steps until train.steps, a signal or max_hours.
@@ -58,6 +59,8 @@ class Trainer {
     StepMetrics metrics;
   };
 
+  /// Warns if a long launch has no checkpoint before its last step.
+  void warn_of_no_checkpoints() const;
   /// Ends the run if token files differ between ranks. @collective
   void check_same_data() const;
   /// Ends the run if the disk of its folder has no room for one checkpoint. @collective
@@ -207,6 +210,7 @@ class Trainer {
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
   double val_loss_ = 0;
+  bool has_diverged_ = false;          ///< by the last step that changed the model: its loss or gradient norm is NaN or infinite
   std::unique_ptr<EventFile> events_;  ///< null without log.tensorboard
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;

@@ -30,13 +30,14 @@ std::vector<Way> ways_to_shard(const Cluster& cluster) {
 }
 
 /// The largest micro-batch that fits and divides the global batch, if any.
-std::optional<std::int64_t> micro_batch_for(const Config& config, const Cluster& cluster) {
-  const std::int64_t global = config.train.global_batch;
+std::optional<std::int64_t> micro_batch_for(Config config, const Cluster& cluster) {
+  const std::int64_t global = config.train.global_batch, per_rank = global / cluster.num_ranks;
+  const std::int64_t least = global == 0 || may_accumulate(config) ? 1 : per_rank;
+  config.train.micro_batch = least;
   const std::int64_t most = largest_micro_batch(config, cluster);
   if (most == 0) return std::nullopt;
   if (global == 0) return most;
-  const std::int64_t per_rank = global / cluster.num_ranks;
-  for (std::int64_t b = std::min(most, per_rank); b >= 1; --b) {
+  for (std::int64_t b = std::min(most, per_rank); b >= least; --b) {
     if (per_rank % b == 0) return b;
   }
   return std::nullopt;
@@ -60,7 +61,6 @@ std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
         tried.mesh.shard_size = way.shard_size;
         tried.fsdp.wrap = wrap;
         tried.fsdp.activation_checkpointing = checkpointing;
-        tried.train.micro_batch = 1;
         const std::optional<std::int64_t> micro_batch = micro_batch_for(tried, cluster);
         if (!micro_batch) continue;
         tried.train.micro_batch = *micro_batch;

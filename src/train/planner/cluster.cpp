@@ -75,6 +75,7 @@ data::BatchPlan batch_on(const Cluster& cluster, const Config& config) {
                        "train.global_batch = {} on {} ranks is {} micro-batches per step on each rank, and mica-plan takes at most {}: "
                        "plan with more ranks or a larger train.micro_batch",
                        config.train.global_batch, cluster.num_ranks, batch.accumulation, kMostRounds);
+  require_accumulates(config, batch);
   return batch;
 }
 

@@ -89,6 +89,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
                                                                 .compute_beside_communication = h.compute_beside_communication,
                                                                 .communication_beside_compute = h.communication_beside_compute});
   Forecast f{.software = "mica",
+             .strategy = config.fsdp.strategy,
              .num_ranks = cluster.num_ranks,
              .ranks_per_node = cluster.ranks_per_node,
              .num_parameters = dry.num_parameters,
@@ -121,8 +122,7 @@ std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
     tried.train.global_batch = micro_batch * cluster.num_ranks * (accumulates ? 2 : 1);
     return bytes_in_use(dry_run(tried, cluster), cluster);
   };
-  constexpr std::int64_t kMost = 1 << 14;
-  return plan::largest_fitting(peak_of, capacity_of(cluster.hardware), kMost);
+  return plan::largest_fitting(peak_of, capacity_of(cluster.hardware), kLargestTried);
 }
 
 }  // namespace mica::train

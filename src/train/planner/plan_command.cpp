@@ -157,6 +157,7 @@ Cluster cluster_of(const PlanRequest& command) {
 Config read_config(const PlanRequest& command) {
   Config config = parse_config(read_config_text(command.config_path), command.overrides);
   take_model_keys(*make_single_comm(), config);
+  if (config.data.train.empty()) config.data.train = {"tokens that no plan reads"};
   check_config(config);
   return config;
 }
@@ -195,10 +196,13 @@ void write_svg(const std::string& path, const std::string& text) {
 
 void print_advice(const Config& config, const Cluster& cluster, std::ostream& out) {
   const std::vector<Choice> choices = find_choices(config, cluster);
-  require<ConfigError>(!choices.empty(), "nothing fits on {} ranks of {}: use more ranks, fsdp.cpu_offload, or a smaller train.seq_len",
+  require<ConfigError>(!choices.empty(),
+                       "nothing fits on {} ranks of {}: use more ranks, a smaller train.seq_len, or fsdp.cpu_offload (slower)",
                        cluster.num_ranks, cluster.hardware.name);
   constexpr std::size_t kShown = 10;
-  out << fmt::format("{} choices fit on {} ranks; the fastest first\n", choices.size(), cluster.num_ranks);
+  const std::string left_out = left_out_of_step(choices.front().forecast, cluster.hardware);
+  out << fmt::format("{} choices fit on {} ranks; the fastest first{}{}\n", choices.size(), cluster.num_ranks,
+                     left_out.empty() ? "" : "; times leave out ", left_out);
   for (std::size_t i = 0; i < std::min(kShown, choices.size()); ++i) {
     const Forecast& f = choices[i].forecast;
     out << fmt::format(

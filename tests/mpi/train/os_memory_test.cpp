@@ -49,6 +49,7 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   config.data.train = {tokens.path};
   config.train.micro_batch = 2;
   config.train.seq_len = 32;
+  config.train.log_interval = 3;
 
   const std::int64_t before = status_bytes("VmRSS");
   PlannedTraining training(world, config);

@@ -26,6 +26,7 @@ TEST(StartPlan, B3_CountsIgnoredParameters) {
     config.data.train = {tokens.path};
     config.train.micro_batch = 2;
     config.train.seq_len = 32;
+    config.train.log_interval = 2;
     PlannedTraining training(world, config);
     const MemoryStats& pool = training.device.pool->stats();
     const std::int64_t bytes = 256 * 16 * (dtype == "fp32" ? 4 : 2);
@@ -44,7 +45,7 @@ TEST(StartPlan, F4_HasThePeaksOfEveryKindOfRun) {
   const Tokens tokens(world.rank());
   const std::string text =
       "[model]\nlayers = 3\nheads = 2\nwidth = 12\nvocab_size = 256\ncontext = 32\ndropout = 0.1\n[data]\ntrain = " + tokens.path +
-      "\n[train]\nmicro_batch = 2\nseq_len = 16\n";
+      "\n[train]\nmicro_batch = 2\nseq_len = 16\nlog_interval = 3\n";
   for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
            {},
            {"--mesh.backend=mpi"},
@@ -62,6 +63,7 @@ TEST(StartPlan, F4_HasThePeaksOfEveryKindOfRun) {
            {"--fsdp.use_orig_params=true", "--fsdp.activation_checkpointing=block"},
            {"--optim.state_dtype=int8"},
            {"--train.global_batch=" + std::to_string(2 * 5 * world.num_ranks())},
+           {"--train.global_batch=" + std::to_string(2 * 300 * world.num_ranks())},
        }) {
     const Config config = parse_config({.text = text}, flags);
     PlannedTraining training(world, config);
@@ -73,6 +75,47 @@ TEST(StartPlan, F4_HasThePeaksOfEveryKindOfRun) {
     EXPECT_EQ(training.device.device_mesh->offload().pool->stats().peak, training.plan.offload_peak) << what;
     world.barrier();
   }
+}
+
+// Neither many ranks nor many micro-batches between progress lines make rank memory grow, and sums keep their order.
+TEST(StartPlan, ManyLossesAreReadInParts) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const Tokens tokens(world.rank());
+  Config config;
+  config.model.type = "mlp";
+  config.model.layers = 1;
+  config.model.width = 8;
+  config.model.vocab_size = 256;
+  config.data.train = {tokens.path};
+  config.train.seq_len = 16;
+  PlannedTraining training(world, config);
+  const nn::Context& context = training.model.context;
+  constexpr std::int64_t kRounds = 10'007, kSteps = 7;
+  const auto loss = [](int rank, std::int64_t micro_batch) { return 1 + 0.37F * static_cast<float>((micro_batch * 31 + rank * 7) % 1000); };
+  std::vector<StepFigures> steps(kSteps);
+  std::vector<const StepFigures*> all;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    std::vector<float> mine;
+    for (std::int64_t round = 0; round < kRounds; ++round) mine.push_back(loss(world.rank(), step * kRounds + round));
+    StepFigures& figures = steps[static_cast<std::size_t>(step)];
+    figures.losses = context.make({kRounds}, DType::f32, MemoryRole::workspace);
+    context.kernels.copy(context.compute, TensorView{mine.data(), {kRounds}, DType::f32}, figures.losses);
+    context.compute.synchronize();
+    all.push_back(&figures);
+  }
+  const MemoryStats& pool = training.device.pool->stats();
+  const std::int64_t before = pool.current;
+  const std::vector<double> means = mean_losses(training.model, all);
+  EXPECT_LE(pool.peak, before + (256 << 10));
+  ASSERT_EQ(means.size(), all.size());
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    double sum = 0;
+    for (std::int64_t round = 0; round < kRounds; ++round) {
+      for (int rank = 0; rank < world.num_ranks(); ++rank) sum += static_cast<double>(loss(rank, step * kRounds + round));
+    }
+    EXPECT_EQ(means[static_cast<std::size_t>(step)], sum / static_cast<double>(kRounds * world.num_ranks())) << step;
+  }
+  world.barrier();
 }
 
 // A plan runs four micro-batches of many: what it says of the others is what they send and hold.
@@ -90,6 +133,7 @@ TEST(StartPlan, ManyMicroBatchesAreLikeTheMiddleOnes) {
       config.mesh.backend = "mpi";
       config.fsdp.strategy = strategy;
       config.train.global_batch = 7 * world.num_ranks();
+      config.train.log_interval = 1;
       PlannedTraining training(world, config);
       training.run(1, 1);
       const fsdp::DeviceMesh& device_mesh = *training.device.device_mesh;

@@ -153,6 +153,11 @@ TEST(TokenDataset, VocabulariesMustFitTheModelAndEachOther) {
                 (void)TokenDataset::open({{folder / "c.h5", folder / "a.h5", folder / "b.h5"}, 2, 1000});
               }),
               AllOf(HasSubstr("'first'"), HasSubstr("'second'")));
+  const auto open = [&](const std::string& name) { return TokenDataset::open({{folder / name}, 2, 1000}); };
+  EXPECT_THAT(error_of<ConfigError>([&] { check_one_tokenizer(open("a.h5"), open("b.h5")); }),
+              AllOf(HasSubstr("a.h5 and "), HasSubstr("b.h5 were made with different tokenizers")));
+  check_one_tokenizer(open("a.h5"), open("a.h5"));
+  check_one_tokenizer(open("c.h5"), open("b.h5"));
 }
 
 TEST(TokenDataset, FingerprintTellsDataApart) {

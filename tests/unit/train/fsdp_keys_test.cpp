@@ -84,6 +84,7 @@ TEST(FsdpKeys, ShardSizeAsTold) {
   EXPECT_EQ(shard_size("node"), 3);
   EXPECT_EQ(shard_size("world"), 6);
   EXPECT_EQ(shard_size("2"), 2);
+  EXPECT_EQ(shard_size("+3"), 3) << "what the key takes";
   EXPECT_THAT(refusal_of([&] { shard_size("rack"); }),
               HasSubstr("mesh.shard_size is 'rack', expected auto, world, node or a whole number from 1"));
 }
@@ -97,15 +98,20 @@ TEST(FsdpKeys, C4_ShardDims) {
   EXPECT_EQ(options.shard_dims[0].dim, 1);
   EXPECT_EQ(options.shard_dims[1].pattern, "*.weight");
   EXPECT_EQ(options.shard_dims[1].dim, -1);
+  EXPECT_EQ(options_of("sharding = per_parameter\nshard_dims = *.weight:+1\n").shard_dims.at(0).dim, 1);
 }
 
 TEST(FsdpKeys, ShardDimsThatCannotBe) {
   EXPECT_THAT(refusal_of([] { options_of("shard_dims = *.weight:1\n"); }),
               HasSubstr("fsdp.shard_dims = *.weight:1 has no effect with fsdp.sharding = flat"));
-  for (const char* wrong : {"*.weight", "*.weight:", "*.weight:one", ":1", "a:1,b"}) {
+  for (const char* wrong : {"*.weight", "*.weight:", "*.weight:one", "*.weight:+-1", "*.weight:++1", ":1", "a:1,b"}) {
     EXPECT_THAT(refusal_of([&] { config_of(fmt::format("shard_dims = {}\n", wrong)); }),
                 HasSubstr(fmt::format("fsdp.shard_dims is '{}', expected glob:dim, separated by commas", wrong)));
   }
+  Config set_in_code = config_of("sharding = per_parameter\n");
+  set_in_code.fsdp.shard_dims = {"*.weight:x"};
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(fsdp_options(set_in_code)); }),
+              HasSubstr("fsdp.shard_dims holds '*.weight:x', expected glob:dim"));
   const Config config = config_of("sharding = per_parameter\nshard_dims = *.weigth:1\n");
   EXPECT_THAT(refusal_of([&] { static_cast<void>(make_module(config)); }),
               HasSubstr("fsdp.shard_dims: the pattern '*.weigth' fits no parameter of the model"));

@@ -123,5 +123,23 @@ TEST(KeyHint, OtherSectionsAndTypingErrors) {
   EXPECT_THAT(hint_in_refusal("", {"--"}), HasSubstr("unknown key ''"));
 }
 
+TEST(KeyHint, IsRightOrAbsent) {
+  const std::vector<std::pair<std::string, std::string>> expected{
+      {"train_steps", "train.steps"},         {"train-steps", "train.steps"},           {"train_step", "train.steps"},
+      {"log.interval", "train.log_interval"}, {"eval.interval", "train.eval_interval"}, {"train.log_steps", "train.log_interval"},
+      {"log.steps", "train.log_interval"},    {"eval.steps", "train.eval_interval"},    {"checkpoint.steps", "checkpoint.interval"},
+      {"optim.warmup", "optim.warmup_steps"}, {"train.batch", "train.micro_batch"},     {"data.path", "data.train"},
+      {"train.amp", "fsdp.param_dtype"},      {"model.widht", "model.width"},
+  };
+  for (const auto& [name, key] : expected) {
+    EXPECT_THAT(hint_in_refusal("", {"--" + name + "=1"}), HasSubstr("unknown key '" + name + "': did you mean " + key + "?"));
+  }
+  for (const char* name : {"train.compile", "interval", "optim.interval", "type", "model.depth", "data.test", "x"}) {
+    EXPECT_THAT(hint_in_refusal("", {std::string("--") + name + "=1"}),
+                HasSubstr(std::string("unknown key '") + name + "' (mica-train --help lists all keys)"));
+  }
+  EXPECT_THAT(hint_in_refusal("", {"--data.tokenizer=bytes"}), AllOf(HasSubstr("mica-tokenize --vocab="), Not(HasSubstr("did you mean"))));
+}
+
 }  // namespace
 }  // namespace mica::train

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// mica-plan: its flags, its table and JSON, and what it refuses.
+#include "mica/train/plan_command.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/temporary_folder.hpp"
+#include "unit/train/planned_runs.hpp"
+
+namespace mica::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string output_of(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  EXPECT_EQ(run_plan(arguments, out), ExitCode::done);
+  return out.str();
+}
+
+std::string error_of(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  try {
+    static_cast<void>(run_plan(arguments, out));
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanCommand, PlansEveryExample) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() + "/configs")) {
+    for (const std::string hardware : {"h100-80", "cpu-epyc-9654"}) {
+      SCOPED_TRACE(entry.path().string() + " " + hardware);
+      const auto json =
+          nlohmann::json::parse(output_of({entry.path().string(), "--ranks=4", "--ranks-per-node", "2", "--hardware=" + hardware,
+                                           "--optim.state_dtype=fp32", "--json", "--largest=false"}));
+      for (const char* key : {"step_ms", "tokens_per_s_per_rank", "mfu", "peak_bytes", "exposed_comm_ms"}) {
+        ASSERT_TRUE(json.contains(key)) << key;
+        EXPECT_GE(json[key], 0.0) << key;
+      }
+      EXPECT_GT(json["step_ms"], 0.0);
+      EXPECT_EQ(json["fits"], true);
+    }
+  }
+}
+
+TEST(PlanCommand, PrintsATable) {
+  const std::string text =
+      output_of({config_path("gpt2-124m"), "--ranks=16", "--hardware=a100-40", "--node-gbps=200", "--train.micro_batch=8"});
+  EXPECT_THAT(text, HasSubstr("16 ranks, 8 per node, a100-40, 200 Gb/s per node"));
+  EXPECT_THAT(text, HasSubstr("micro-batch 8 x accumulation 1 x 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("largest micro-batch"));
+  EXPECT_THAT(text, HasSubstr("fits"));
+}
+
+TEST(PlanCommand, TimesAnotherSoftware) {
+  const std::string config = config_path("gpt2-tiny-text");
+  const auto json =
+      nlohmann::json::parse(output_of({config, "--ranks=8", "--hardware=h100-80", "--software=pytorch", "--json", "--largest=false"}));
+  EXPECT_EQ(json["software"], "pytorch");
+  EXPECT_THAT(output_of({config, "--ranks=8", "--hardware=h100-80", "--software", "pytorch"}),
+              HasSubstr("kernels                of pytorch"));
+  EXPECT_EQ(nlohmann::json::parse(output_of({config, "--ranks=8", "--hardware=h100-80", "--json", "--largest=false"}))["software"], "mica");
+}
+
+TEST(PlanCommand, SaysWhereTheSearchForTheLargestMicroBatchEnds) {
+  EXPECT_THAT(output_of({config_path("gpt2-tiny-text"), "--ranks=4", "--hardware=h100-80", "--train.seq_len=1"}),
+              HasSubstr("largest micro-batch    16384 or more"));
+}
+
+TEST(PlanCommand, SaysWhatIsSharded) {
+  const auto model_line = [](const std::string& strategy) {
+    const std::string text =
+        output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--largest=false", "--fsdp.strategy=" + strategy});
+    const std::size_t at = text.find(" parameters, ");
+    return text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(model_line("full_shard"), " parameters, sharded over 16 ranks, 1 replicas");
+  EXPECT_EQ(model_line("hybrid_shard"), " parameters, sharded over 8 ranks, 2 replicas");
+  EXPECT_EQ(model_line("no_shard"), " parameters, whole on each of 16 ranks");
+  EXPECT_EQ(model_line("shard_optim"), " parameters, whole on each rank; optimizer state sharded over 16 ranks, 1 replicas");
+}
+
+TEST(PlanCommand, NeedsNoData) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "x.cfg") << "[model]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 32\n[train]\nseq_len = 32\n";
+  EXPECT_THAT(output_of({folder / "x.cfg", "--ranks=2", "--hardware=a100-40", "--largest=false"}), HasSubstr("tokens/s"));
+}
+
+TEST(PlanCommand, SaysThatOffloadingIsNotTimed) {
+  const auto plan_on = [](const std::string& hardware, const std::string& flag) {
+    return output_of({config_path("gpt2-tiny-text"), "--ranks=8", "--hardware=" + hardware, "--fsdp.cpu_offload=parameters", flag});
+  };
+  const std::string left_out = "what fsdp.cpu_offload adds: copies between GPU and host";
+  EXPECT_THAT(plan_on("a100-40", "--largest=false"), HasSubstr("left out             " + left_out));
+  EXPECT_THAT(nlohmann::json::parse(plan_on("a100-40", "--json"))["left_out"].get<std::string>(), HasSubstr(left_out));
+  EXPECT_THAT(plan_on("a100-40", "--advise"), HasSubstr("; times leave out " + left_out));
+  EXPECT_FALSE(nlohmann::json::parse(plan_on("cpu-epyc-9654", "--json")).contains("left_out")) << "the same memory";
+}
+
+// A step of several micro-batches would be several steps of the optimizer: such choices are left out, and the plan of one is refused.
+TEST(PlanCommand, AnOptimizerInBackwardTakesOneMicroBatchAStep) {
+  const auto arguments = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all{config_path("gpt2-tiny-text"), "--ranks=16",          "--hardware=h100-80",
+                                 "--optim.in_backward=true",    "--optim.grad_clip=0", "--train.micro_batch=1",
+                                 "--train.global_batch=128"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  EXPECT_THAT(error_of(arguments({"--largest=false"})), HasSubstr("each of the 8 micro-batches of a step would be reduced"));
+  EXPECT_THAT(output_of(arguments({"--advise"})), HasSubstr("--train.micro_batch=8"));
+  EXPECT_THAT(output_of(arguments({"--largest=false", "--train.gradient_sync=no_sync"})), HasSubstr("accumulation 8"));
+}
+
+TEST(PlanCommand, Advises) {
+  const std::string text =
+      output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise", "--train.global_batch=64"});
+  EXPECT_THAT(text, HasSubstr("choices fit on 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("--fsdp.strategy=hybrid_shard --mesh.shard_size=8"));
+  EXPECT_THAT(text, HasSubstr("waits"));
+}
+
+TEST(PlanCommand, DrawsScaling) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "scaling.svg";
+  static_cast<void>(output_of({config_path("gpt2-tiny-text"), "--ranks=24", "--hardware=a100-40", "--largest=false", "--svg=" + file}));
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  EXPECT_THAT(text.str(), ::testing::StartsWith("<svg"));
+  for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) {
+    for (const char* ranks : {"8", "16", "24"}) EXPECT_THAT(text.str(), HasSubstr(std::string(strategy) + ", " + ranks + " ranks"));
+  }
+}
+
+TEST(PlanCommand, RefusesWhatTheTrainerRefuses) {
+  const auto refused = [](const std::string& name, const std::string& hardware, const std::string& flag) {
+    return error_of({config_path(name), "--ranks=4", "--hardware=" + hardware, "--largest=false", flag});
+  };
+  EXPECT_THAT(refused("gpt2-xl", "a100-40", "--json"), HasSubstr("optim.state_dtype is int8, but this run is on a GPU"));
+  for (const char* backend : {"mpi", "shared"}) {
+    EXPECT_THAT(refused("mlp", "h100-80", fmt::format("--mesh.backend={}", backend)), HasSubstr("moves memory of the CPU"));
+  }
+  for (const char* backend : {"nccl", "staged"}) {
+    EXPECT_THAT(refused("mlp", "cpu-epyc-9654", fmt::format("--mesh.backend={}", backend)), HasSubstr("moves memory of GPUs"));
+  }
+  EXPECT_THAT(refused("mlp", "cpu-epyc-9654", "--mesh.device=cuda"), HasSubstr("mesh.device = cuda, but cpu-epyc-9654 is a CPU"));
+  EXPECT_THAT(refused("mlp", "h100-80", "--mesh.device=cpu"), HasSubstr("mesh.device = cpu, but h100-80 is a GPU"));
+  EXPECT_EQ(refused("mlp", "h100-80", "--mesh.backend=nccl"), "no error");
+}
+
+TEST(PlanCommand, BadInputIsOneLine) {
+  const std::string config = config_path("gpt2-tiny-text");
+  EXPECT_THAT(error_of({}), HasSubstr("no hardware"));
+  EXPECT_THAT(error_of({"--hardware=h100-80"}), HasSubstr("needs a config and a number of ranks"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h1000"}), HasSubstr("--hardware=h1000 is neither a file nor one of"));
+  EXPECT_THAT(error_of({config, "--ranks=0", "--hardware=h100-80"}), HasSubstr("--ranks=0, expected a whole number from 1 to 16384"));
+  EXPECT_THAT(error_of({config, "--ranks=12", "--hardware=h100-80"}), HasSubstr("is not a multiple of the 8 ranks of a node"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--node-gbps=-1"}), HasSubstr("--node-gbps=-1"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--rank=4"}), HasSubstr("unknown flag --rank"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_bach=4"}), HasSubstr("train.micro_batch"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.global_batch=3"}), HasSubstr("3"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_batch=1", "--train.global_batch=40000"}),
+              HasSubstr("is 5000 micro-batches per step"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--advise", "--json"}), HasSubstr("leave out --json"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--mesh.shard_size=3"}), HasSubstr("mesh.shard_size=3"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--software=torch"}),
+              HasSubstr("--software=torch is neither a file nor one of"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--software="}), HasSubstr("--software needs a name or a file"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=cpu-epyc-9654", "--software=pytorch"}),
+              HasSubstr("has no attention on cpu-epyc-9654"));
+  EXPECT_THAT(error_of({"missing.cfg", "--ranks=8", "--hardware=h100-80"}), HasSubstr("missing.cfg"));
+}
+
+TEST(PlanCommand, PrintsHardware) {
+  const auto json = nlohmann::json::parse(output_of({"--hardware=h200", "--print-hardware"}));
+  EXPECT_EQ(json["name"], "h200");
+}
+
+}  // namespace
+}  // namespace mica::train

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mica/train/forecast.hpp"
+
+#include "support/paths.hpp"
+
+namespace mica::train {
+
+inline std::string config_path(const std::string& name) { return test::source_folder() + "/configs/" + name + ".cfg"; }
+
+inline Config tiny(const std::vector<std::string>& flags = {}) {
+  return parse_config(read_config_text(config_path("gpt2-tiny-text")), flags);
+}
+
+inline Cluster cluster(int num_ranks, int ranks_per_node, const std::string& hardware = "a100-80") {
+  return {.hardware = plan::find_hardware(hardware), .num_ranks = num_ranks, .ranks_per_node = ranks_per_node};
+}
+
+inline plan::StepTotals totals(const DryRun& run, int ranks_per_node) { return plan::totals_of(run.record, 1, ranks_per_node); }
+
+}  // namespace mica::train
