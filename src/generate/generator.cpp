@@ -46,6 +46,8 @@ GeneratedToken Generator::read_prompt() {
   } else {
     active_.push_back(std::move(sequence));
   }
+  ++figures_.new_tokens;
+  ++figures_.first_tokens;
   figures_.prompt_ms += ms_since(begin);
   return token;
 }

@@ -6,10 +6,12 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "mica/train/progress.hpp"
+#include "mica/train/run_lock.hpp"
 #include "mica/train/stop_signal.hpp"
 
 #include "metrics_rows.hpp"
@@ -48,12 +50,22 @@ class GrowingFile {
   std::uintmax_t offset_ = 0;
 };
 
+/// False while the file system does not answer.
+bool is_dead(const std::string& run_folder) {
+  try {
+    return train::RunLock::owner_has_died(run_folder);
+  } catch (const IoError&) {
+    return false;
+  }
+}
+
 /// What the rows so far say about the run.
 class RunState {
  public:
   /// @returns whether the row was a new step
   bool add(const nlohmann::json& row) {
     const std::string event = text_in(row, "event");
+    begins_measurement_ = false;
     if (event == "started") last_step_ = integer_in(row, "steps");
     if (event == "eval") val_ = fmt::format("  val {:.4f}", number_in(row, "val_loss"));
     if (event == "resumed" || event == "rolled_back") {
@@ -70,8 +82,10 @@ class RunState {
     if (event != "step" || integer_in(row, "step") <= step_) return false;  // or already shown before a resume
     step_ = integer_in(row, "step");
     loss_ = number_in(row, "loss");
-    tokens_per_s_ = number_in(row, "tokens_per_s");
-    step_ms_ = number_in(row, "step_ms");
+    const double tokens_per_s = number_in(row, "tokens_per_s"), step_ms = number_in(row, "step_ms");
+    begins_measurement_ = tokens_per_s != tokens_per_s_ || step_ms != step_ms_;
+    tokens_per_s_ = tokens_per_s;
+    step_ms_ = step_ms;
     return true;
   }
   [[nodiscard]] std::string text() const {
@@ -82,6 +96,8 @@ class RunState {
                        waits_);
   }
   [[nodiscard]] std::int64_t step() const { return step_; }
+  /// Whether the last row was a step with times of its own: the train.log_interval steps that are measured together have the same.
+  [[nodiscard]] bool begins_measurement() const { return begins_measurement_; }
   /// How often the run went back to an earlier step.
   [[nodiscard]] std::int64_t num_returns() const { return num_returns_; }
   [[nodiscard]] bool is_complete() const { return last_step_ > 0 && step_ >= last_step_; }
@@ -89,6 +105,7 @@ class RunState {
  private:
   std::int64_t step_ = 0, last_step_ = 0, num_returns_ = 0;
   double loss_ = 0, tokens_per_s_ = 0, step_ms_ = 0;
+  bool begins_measurement_ = false;
   std::string val_, waits_;
 };
 
@@ -115,6 +132,7 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
   RunState state;
   std::string seen_lock;
   Clock::time_point heard = Clock::now();
+  std::string unsaid;  // the newest line of a measurement, of which more rows may follow; not on a terminal
   const auto draw = [&](const std::string& text) {
     if (options.on_terminal) {
       const std::size_t columns = options.columns ? options.columns() : 0;
@@ -124,8 +142,13 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
     }
     out.flush();
   };
+  const auto say = [&] {
+    if (!unsaid.empty()) draw(std::exchange(unsaid, ""));
+  };
   for (bool is_first = true;; is_first = false) {
-    const std::string lock = lock_text(folder);  // before the rows, so that all rows of a job that has just ended are seen
+    // Before the rows, so that all rows of a job that has just ended are seen.
+    const std::string lock = lock_text(folder);
+    const bool has_died = is_dead(folder);
     bool has_new_step = false;
     const bool is_again = metrics.starts_again();
     const std::int64_t seen_returns = state.num_returns();
@@ -136,21 +159,23 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
       const bool is_step = state.add(row);
       // In a file that is read again, only rows after a further return are new.
       const bool is_new = !is_first && (!is_again || state.num_returns() > seen_returns);
-      if (is_step && is_new && !options.on_terminal) draw(state.text());
+      if (state.begins_measurement()) say();
+      if (is_new && !options.on_terminal && (is_step || (!unsaid.empty() && text_in(row, "event") == "ranks"))) unsaid = state.text();
       has_new_step = has_new_step || is_step;
     });
+    say();
     if (is_first || ((has_new_step || is_again) && options.on_terminal)) draw(state.text());
     if (lock != seen_lock) heard = Clock::now();
     seen_lock = lock;
-    std::string end;
-    if (lock.empty()) {
-      end = state.is_complete() ? "the run is complete" : fmt::format("no job is training here; the run has done {} steps", state.step());
-    } else if (Clock::now() - heard > options.silent_after) {
-      end = fmt::format("the job has been silent for {} s: it was killed, or its node is lost", options.silent_after.count());
-    }
-    if (!end.empty() || train::StopSignal::received() != 0) {
+    const bool is_silent = !lock.empty() && Clock::now() - heard > options.silent_after;
+    if (lock.empty() || has_died || is_silent || train::StopSignal::received() != 0) {
       if (options.on_terminal) out << "\n";
-      if (!end.empty()) out << end << "\n";
+      out.flush();
+      require(!has_died, "{}: the job has died after step {}: it was killed, or crashed; log.txt may say why", folder, state.step());
+      require(!is_silent, "{}: the job has been silent for {} s, after step {}: it was killed, or its node is lost", folder,
+              options.silent_after.count(), state.step());
+      if (lock.empty() && state.is_complete()) out << "the run is complete\n";
+      if (lock.empty() && !state.is_complete()) out << fmt::format("no job is training here; the run has done {} steps\n", state.step());
       out.flush();
       return ExitCode::done;
     }

@@ -37,6 +37,13 @@ Json short_number(double value) {
   return std::round(value * scale) / scale;
 }
 
+/// @param values  at least one
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
 template <std::size_t N>
 Json columns(const std::vector<std::array<double, N>>& rows, const std::array<const char*, N>& names) {
   Json json = Json::object();
@@ -58,7 +65,8 @@ struct SplitBucket {
   double step = kNan, num = 0, compute = 0, exposed = 0, optimizer = 0, data = 0, evaluation = 0, checkpoint = 0, slowest = 0;
 };
 
-/// The heat map of ranks over time. A cell has the longest own time among its steps and ranks.
+/// The heat map of ranks over time. A cell has the longest own time among its steps and ranks. A column also has the median of all ranks,
+/// which cells of several ranks do not tell.
 class SkewMap {
  public:
   SkewMap(std::int64_t num_rows, const Detail& detail) : num_rows_(num_rows), detail_(detail) {}
@@ -79,7 +87,7 @@ class SkewMap {
   [[nodiscard]] Json json() const {
     if (num_ranks_ == 0) return nullptr;
     const std::int64_t ranks_per_row = (num_ranks_ + detail_.num_rows - 1) / detail_.num_rows;
-    Json steps = Json::array(), cells = Json::array();
+    Json steps = Json::array(), cells = Json::array(), medians = Json::array();
     for (const Column& column : columns_) {
       if (column.own_ms.empty()) continue;
       steps.push_back(short_number(column.step));
@@ -90,8 +98,13 @@ class SkewMap {
         cell.push_back(std::round(*std::max_element(begin, end) * 100) / 100);
       }
       cells.push_back(std::move(cell));
+      medians.push_back(short_number(median_of(column.own_ms)));
     }
-    return {{"ranks", num_ranks_}, {"ranks_per_row", ranks_per_row}, {"step", std::move(steps)}, {"own_ms", std::move(cells)}};
+    return {{"ranks", num_ranks_},
+            {"ranks_per_row", ranks_per_row},
+            {"step", std::move(steps)},
+            {"own_ms", std::move(cells)},
+            {"median_ms", std::move(medians)}};
   }
 
  private:

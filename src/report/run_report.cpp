@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "mica/core/version.hpp"
 #include "mica/io/atomic_file.hpp"
@@ -119,11 +120,24 @@ Json config_table(const std::vector<std::string>& runs, const std::vector<std::s
   return table;
 }
 
-/// A file is replaced whole. A pipe, a device or a link is written to: renaming a file over it would destroy it.
-void write_page(const std::string& path, const std::string& page) {
+/// @throws ConfigError if there is no folder for the page, or none that a file can be made in
+void check_folder(const std::string& out) {
+  const std::string folder = io::parent_directory(out);
   std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (!fs::exists(status) || fs::is_regular_file(status)) return io::write_file_atomically(path, page);
+  require<ConfigError>(fs::is_directory(folder, error), "the folder {} of --out={} does not exist; make it first", folder, out);
+  const int access_error = ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  require<ConfigError>(access_error == 0, "cannot write to the folder of --out={}: {}; choose another", out, errno_text(access_error));
+}
+
+/// Whether the page becomes a file, which is replaced whole. A pipe, a device or a link is written to: renaming a file over it would
+/// destroy it.
+bool makes_file(const std::string& out) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(out, error);
+  return !fs::exists(status) || fs::is_regular_file(status);
+}
+
+void write_through(const std::string& path, const std::string& page) {
   std::ofstream file(path);
   file << page;
   file.close();
@@ -149,6 +163,8 @@ std::string report_build_text() { return "  uPlot 1.6.32 (MIT License) draws the
 ExitCode run_report(const std::vector<std::string>& arguments, std::ostream& out) {
   if (!arguments.empty() && arguments[0] == "traces") return print_traces({arguments.begin() + 1, arguments.end()}, out);
   const Command command = parse(arguments);
+  const bool is_file = makes_file(command.out);
+  if (is_file) check_folder(command.out);
   const auto num_runs = static_cast<std::int64_t>(command.runs.size());
   const Detail whole;
   const Detail detail{.num_points = whole.num_points / num_runs,
@@ -166,7 +182,11 @@ ExitCode run_report(const std::vector<std::string>& arguments, std::ostream& out
     report["runs"].push_back(std::move(run));
   }
   const std::string page = page_with(report.dump(-1, ' ', false, Json::error_handler_t::replace));
-  write_page(command.out, page);
+  if (!is_file) {  // it may be where `out` goes: nothing follows the page
+    write_through(command.out, page);
+    return ExitCode::done;
+  }
+  io::write_file_atomically(command.out, page);
   out << fmt::format("{}: {}, {}\n", command.out, num_runs == 1 ? "1 run" : fmt::format("{} runs", num_runs),
                      plan::format_bytes(static_cast<std::int64_t>(page.size())));
   return ExitCode::done;

@@ -33,6 +33,7 @@ struct GeneratedToken {
 /// What this rank has done so far.
 struct GeneratorFigures {
   std::int64_t prompt_tokens = 0, new_tokens = 0;
+  std::int64_t first_tokens = 0;     ///< of new_tokens, those that passes over prompts gave
   double prompt_ms = 0, new_ms = 0;  ///< passes over prompts, each of which also gives the first new token, and passes over new tokens
 };
 

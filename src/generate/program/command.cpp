@@ -91,6 +91,17 @@ void check(const Command& command) {
   command.sampling.validate();
 }
 
+/// Boost takes an empty value only as an argument of its own.
+std::vector<std::string> with_empty_prompt_apart(const std::vector<std::string>& arguments) {
+  std::vector<std::string> apart;
+  for (const std::string& argument : arguments) {
+    const bool is_empty_prompt = argument == "--prompt=";
+    apart.push_back(is_empty_prompt ? "--prompt" : argument);
+    if (is_empty_prompt) apart.emplace_back();
+  }
+  return apart;
+}
+
 }  // namespace
 
 std::string generate_help(const std::vector<std::string>& /*arguments*/) { return kHelp; }
@@ -120,7 +131,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
   namespace style = po::command_line_style;
   po::variables_map values;
   try {
-    po::store(po::command_line_parser(arguments)
+    po::store(po::command_line_parser(with_empty_prompt_apart(arguments))
                   .options(known)
                   .positional(positional)
                   .style(style::unix_style & ~style::allow_guessing)  // an abbreviation is a typing mistake

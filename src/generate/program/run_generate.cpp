@@ -31,9 +31,9 @@ FoundTokenizer open_tokenizer(const Command& command, std::int64_t vocab_size) {
 std::string speed_text(double tokens, double ms) { return ms > 0 ? fmt::format("{:.1f} tokens/s", tokens * 1e3 / ms) : "no time"; }
 
 void tell(const GeneratorFigures& f, const App& app, const Logger& logger) {
-  logger.info("prompts {} tokens in {:.3f} s, {}; text {} tokens in {:.3f} s, {}{}", f.prompt_tokens, f.prompt_ms / 1e3,
-              speed_text(static_cast<double>(f.prompt_tokens), f.prompt_ms), f.new_tokens, f.new_ms / 1e3,
-              speed_text(static_cast<double>(f.new_tokens), f.new_ms),
+  logger.info("prompts {} tokens in {:.3f} s, {}; text {} tokens, those after the first in {:.3f} s, {}{}", f.prompt_tokens,
+              f.prompt_ms / 1e3, speed_text(static_cast<double>(f.prompt_tokens), f.prompt_ms), f.new_tokens, f.new_ms / 1e3,
+              speed_text(static_cast<double>(f.new_tokens - f.first_tokens), f.new_ms),
               app.comm.num_ranks() > 1 ? fmt::format(" (rank 0 of {})", app.comm.num_ranks()) : "");
 }
 
@@ -72,8 +72,17 @@ void write_text(App& app, const Command& command, const Inputs& inputs, std::int
   Generator generator(pass, {.max_new_tokens = command.max_new_tokens, .sampling = command.sampling, .stop_ids = stop_ids}, std::move(own));
   std::unique_ptr<TokenPrinter> printer;
   if (app.comm.rank() == 0) printer = std::make_unique<TokenPrinter>(command, inputs, tokenizer, stop_ids);
-  generate_all(generator, app.comm, [&](const GeneratedToken& token) { printer->take(token); });
+  std::int64_t num_cut_off = 0;
+  generate_all(generator, app.comm, [&](const GeneratedToken& token) {
+    printer->take(token);
+    const std::int64_t room = context - std::ssize(inputs.prompts.at(static_cast<std::size_t>(token.prompt)));
+    if (token.is_last && room < command.max_new_tokens && !stop_ids.contains(token.id)) ++num_cut_off;
+  });
   tell(generator.figures(), app, logger);
+  if (num_cut_off > 0) {
+    logger.warn("the model's context of {} tokens, prompt included, was full before --max-new-tokens={}: {} of {} texts end there", context,
+                command.max_new_tokens, num_cut_off, inputs.prompts.size());
+  }
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include "mica/nn/fused.hpp"
 #include "mica/nn/input_check.hpp"
 
+#include "expect_positive.hpp"
+
 namespace mica::nn {
 namespace {
 
@@ -26,23 +28,11 @@ class Gpt2Mlp final : public Sequential {
   }
 };
 
-const Gpt2Config& validated(const Gpt2Config& config) {
-  config.validate();
-  return config;
-}
-
-void expect_positive(const char* key, std::int64_t value) {
-  require<ConfigError>(value > 0, "model.{} is {}, expected a positive number", key, value);
-}
-
 }  // namespace
 
 void Gpt2Config::validate() const {
   require<ConfigError>(layers >= 0, "model.layers is {}, expected 0 or more", layers);
-  expect_positive("heads", heads);
-  expect_positive("width", width);
-  expect_positive("context", context);
-  expect_positive("vocab_size", vocab_size);
+  expect_positive({{"heads", heads}, {"width", width}, {"context", context}, {"vocab_size", vocab_size}});
   require<ConfigError>(width % heads == 0, "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
                        width, heads);
   require<ConfigError>(dropout >= 0 && dropout < 1, "model.dropout is {}, expected a probability in [0, 1)", dropout);
@@ -101,7 +91,8 @@ Tensors Gpt2Transformer::do_backward(Context& context, Record& record, Tensors d
   return wte_.backward(context, std::move(record.child(kTokensRecord)), std::move(dys));
 }
 
-Gpt2::Gpt2(const Gpt2Config& config) : LanguageModel("gpt2"), config_(validated(config)) {
+Gpt2::Gpt2(const Gpt2Config& config) : LanguageModel("gpt2"), config_(config) {
+  config_.validate();
   auto& transformer = add_body<Gpt2Transformer>("transformer", config_);
   if (config_.tie_embeddings) {
     set_head("lm_head", transformer.wte().weight());

@@ -5,30 +5,20 @@
 #include "mica/nn/rms_norm.hpp"
 #include "mica/nn/swiglu.hpp"
 
+#include "expect_positive.hpp"
+
 namespace mica::nn {
 namespace {
 
 constexpr double kWeightStd = 0.02;
 constexpr std::size_t kAttentionRecord = 0, kMlpRecord = 1;  // of a block
 
-const LlamaConfig& validated(const LlamaConfig& config) {
-  config.validate();
-  return config;
-}
-
-void expect_positive(const char* key, std::int64_t value) {
-  require<ConfigError>(value > 0, "model.{} is {}, expected a positive number", key, value);
-}
-
 }  // namespace
 
 void LlamaConfig::validate() const {
   require<ConfigError>(layers >= 0, "model.layers is {}, expected 0 or more", layers);
-  expect_positive("heads", heads);
-  expect_positive("width", width);
-  expect_positive("intermediate_size", intermediate_size);
-  expect_positive("context", context);
-  expect_positive("vocab_size", vocab_size);
+  expect_positive(
+      {{"heads", heads}, {"width", width}, {"intermediate_size", intermediate_size}, {"context", context}, {"vocab_size", vocab_size}});
   require<ConfigError>(kv_heads >= 0 && heads % num_kv_heads() == 0,
                        "model.heads {} is not divisible by model.kv_heads {}: every key and value head serves the same number of "
                        "query heads",
@@ -83,7 +73,8 @@ Tensors LlamaModel::do_forward(Context& context, Tensors xs, Record* record) {
   return Sequential::do_forward(context, std::move(xs), record);
 }
 
-Llama::Llama(const LlamaConfig& config) : LanguageModel("llama"), config_(validated(config)) {
+Llama::Llama(const LlamaConfig& config) : LanguageModel("llama"), config_(config) {
+  config_.validate();
   auto& model = add_body<LlamaModel>("model", config_);
   if (config_.tie_embeddings) {
     set_head("lm_head", model.embed_tokens().weight());

@@ -8,13 +8,12 @@
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"
 
+#include "expect_positive.hpp"
+
 namespace mica::nn {
 
 Mlp::Mlp(const MlpConfig& config) : LanguageModel("mlp") {
-  for (const auto& [key, value] :
-       {std::pair{"width", config.width}, {"intermediate_size", config.intermediate_size}, {"vocab_size", config.vocab_size}}) {
-    require<ConfigError>(value > 0, "model.{} is {}, expected a positive number", key, value);
-  }
+  expect_positive({{"width", config.width}, {"intermediate_size", config.intermediate_size}, {"vocab_size", config.vocab_size}});
   add_body<Embedding>("embed", config.vocab_size, config.width);
   for (std::int64_t i = 0; i < config.layers; ++i) {
     auto& block = add_body<Residual>("blocks." + std::to_string(i), "mlp_block");

@@ -172,7 +172,6 @@
     const part = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
     return "rgb(" + [0, 1, 2].map(i => Math.round(part(a, i) + (part(b, i) - part(a, i)) * t)).join(",") + ")";
   };
-  const median = list => { const s = [...list].sort((a, b) => a - b), h = s.length >> 1; return s.length % 2 ? s[h] : (s[h - 1] + s[h]) / 2; };
 
   const drawSkew = () => {
     const skew = run.skew, box = $("skew");
@@ -181,7 +180,7 @@
       $("skew-note").textContent = "";
       return box.append(empty("There are no rows of ranks: runs on one rank and runs of earlier versions have none."));
     }
-    const columns = skew.own_ms, rows = Math.max(...columns.map(c => c.length)), medians = columns.map(median);
+    const columns = skew.own_ms, rows = Math.max(...columns.map(c => c.length)), medians = skew.median_ms;
     const excess = (c, r) => medians[c] > 0 ? columns[c][r] / medians[c] - 1 : 0;
     let most = 0, worst = [0, 0];
     columns.forEach((column, c) => column.forEach((v, r) => { if (excess(c, r) > most) { most = excess(c, r); worst = [c, r]; } }));

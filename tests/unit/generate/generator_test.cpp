@@ -100,7 +100,8 @@ TEST(Generator, FiguresCountTokens) {
   Generator generator(pass, {.max_new_tokens = 3}, kPrompts);
   while (generator.has_work()) (void)generator.step();
   EXPECT_EQ(generator.figures().prompt_tokens, 1 + 8 + 3 + 2 + 5);
-  EXPECT_EQ(generator.figures().new_tokens, 5 * 2) << "the first of each comes with its prompt";
+  EXPECT_EQ(generator.figures().new_tokens, 5 * 3);
+  EXPECT_EQ(generator.figures().first_tokens, 5);
   EXPECT_TRUE(generator.step().empty()) << "idle";
 }
 

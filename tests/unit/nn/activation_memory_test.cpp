@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/nn/activation.hpp"
-#include "mica/nn/models/llama_memory.hpp"
 
+#include "activation_bytes.hpp"
 #include "nn_testing.hpp"
 
 namespace mica::nn {
 namespace {
+using testing::activation_bytes;
+using testing::ActivationBytes;
+using testing::ActivationOptions;
 using testing::Rig;
 
 struct Measured {

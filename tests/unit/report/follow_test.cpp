@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/report/follow.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -11,9 +12,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "mica/io/atomic_file.hpp"
+#include "mica/train/run_lock.hpp"
 
 #include "support/temporary_folder.hpp"
 
@@ -21,6 +24,7 @@ namespace mica::report {
 namespace {
 
 using std::chrono::milliseconds;
+using test::error_of;
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -28,8 +32,11 @@ using ::testing::Not;
 class Follow : public ::testing::Test {
  protected:
   void add(const std::string& row) { std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << row; }
-  void add_step(int step) {
-    add(R"({"event":"step","step":)" + std::to_string(step) + R"(,"loss":2.5,"tokens_per_s":12345,"step_ms":1000})" + "\n");
+  void add_step(int step) { add(row_of_step(step, 12300 + step)); }
+  static std::string row_of_step(int step, int tokens_per_s) {
+    return fmt::format(R"({{"event":"step","step":{},"loss":2.5,"tokens_per_s":{},"step_ms":1000}})"
+                       "\n",
+                       step, tokens_per_s);
   }
   void lock(const std::string& text) { std::ofstream(folder_ / "run.lock") << text; }
 
@@ -49,7 +56,7 @@ TEST_F(Follow, TellsHowARunThatHasEndedDid) {
   EXPECT_THAT(out.str(), HasSubstr("no job is training here; the run has done 40 steps"));
 }
 
-TEST_F(Follow, SaysALineAStepUntilTheJobIsGone) {
+TEST_F(Follow, SaysALineAMeasurementUntilTheJobIsGone) {
   lock("beat 1");
   add(R"({"event":"started","step":0,"steps":3})"
       "\n");
@@ -70,6 +77,30 @@ TEST_F(Follow, SaysALineAStepUntilTheJobIsGone) {
   std::filesystem::remove(folder_ / "run.lock");
   EXPECT_EQ(followed.get(), ExitCode::done);
   EXPECT_THAT(io::read_file(folder_ / "out.txt"), ::testing::AllOf(HasSubstr("step      2/3"), HasSubstr("the run is complete")));
+}
+
+// Steps between two readings of the clock have the same times, and the row of ranks comes after them.
+TEST_F(Follow, StepsMeasuredTogetherAreOneLine) {
+  lock("beat 1");
+  add(R"({"event":"started","step":0,"steps":9})"
+      "\n");
+  std::ofstream out(folder_ / "out.txt");
+  auto followed = std::async(std::launch::async, [&] { return follow_run(folder_.path(), out, {.interval = milliseconds(5)}); });
+  while (io::read_file(folder_ / "out.txt").empty()) ASSERT_EQ(followed.wait_for(milliseconds(5)), std::future_status::timeout);
+  std::string rows;
+  for (int step = 1; step <= 4; ++step) rows += row_of_step(step, 1000);
+  rows += R"({"event":"ranks","step":4,"min_ms":700,"median_ms":710,"max_ms":950,"slowest_rank":3})"
+          "\n";
+  for (int step = 5; step <= 8; ++step) rows += row_of_step(step, 2000);
+  add(rows);  // one write: one look sees all of it
+  while (io::read_file(folder_ / "out.txt").find("step      8/9") == std::string::npos) {
+    ASSERT_EQ(followed.wait_for(milliseconds(5)), std::future_status::timeout);
+  }
+  std::filesystem::remove(folder_ / "run.lock");
+  EXPECT_EQ(followed.get(), ExitCode::done);
+  const std::string said = io::read_file(folder_ / "out.txt");
+  EXPECT_EQ(std::ranges::count(said, '\n'), 4) << said;  // no step yet, two measurements, how it ended
+  EXPECT_THAT(said, ::testing::AllOf(HasSubstr("no step yet\nstep      4/9"), HasSubstr("others wait for rank 3")));
 }
 
 // A rollback replaces the file by a shorter one. What is left of it was shown; an earlier resume in it is no news.
@@ -124,9 +155,24 @@ TEST_F(Follow, ALineOnATerminalIsCutToItsWidth) {
 TEST_F(Follow, AJobThatIsSilentIsGone) {
   lock("beat 1");
   std::ostringstream out;
-  EXPECT_EQ(follow_run(folder_.path(), out, {.interval = milliseconds(5), .silent_after = std::chrono::seconds(0)}), ExitCode::done);
+  const FollowOptions options{.interval = milliseconds(5), .silent_after = std::chrono::seconds(0)};
+  EXPECT_THAT(error_of<Error>([&] { static_cast<void>(follow_run(folder_.path(), out, options)); }), HasSubstr("has been silent for 0 s"));
   EXPECT_THAT(out.str(), HasSubstr("no step yet"));
-  EXPECT_THAT(out.str(), HasSubstr("has been silent for 0 s"));
+}
+
+// On the job's host its process is looked at: nobody waits for a heartbeat.
+TEST_F(Follow, AJobOfThisHostThatWasKilledIsAFailure) {
+  add_step(7);
+  const pid_t job = ::fork();
+  if (job == 0) {
+    const train::RunLock lock = train::RunLock::acquire(folder_.path());
+    ::_exit(0);  // without giving the folder back
+  }
+  ASSERT_EQ(::waitpid(job, nullptr, 0), job);
+  std::ostringstream out;
+  const std::string error = error_of<Error>([&] { static_cast<void>(follow_run(folder_.path(), out, {})); });
+  EXPECT_THAT(error, HasSubstr(folder_.path() + ": the job has died after step 7"));
+  EXPECT_THAT(out.str(), HasSubstr("step      7/"));
 }
 
 TEST_F(Follow, ASignalEndsItAndIsNoError) {

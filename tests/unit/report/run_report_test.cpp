@@ -2,6 +2,7 @@
 // What mica-report makes of a run's files, by the data in its page.
 #include "mica/report/run_report.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -116,6 +117,18 @@ TEST_F(Report, RanksThatAreWaitedFor) {
   EXPECT_EQ(most, 70) << "a cell has the longest of its steps";
 }
 
+// Of two ranks in a cell the longer one counts; the median is of all ranks.
+TEST_F(Report, TheMedianIsOfAllRanksWhereTheyShareRows) {
+  json own = json::array();
+  for (int rank = 0; rank < 256; ++rank) own.push_back(rank % 2 == 0 && rank < 140 ? 200 : 100);
+  add_step(1, 3);
+  add_rows(json{{"event", "ranks"}, {"step", 1}, {"own_ms", own}}.dump() + "\n");
+  const json skew = run()["skew"];
+  EXPECT_EQ(skew["ranks_per_row"], 2);
+  EXPECT_EQ(std::ranges::count(skew["own_ms"][0], json(200.0)), 70);
+  EXPECT_EQ(skew["median_ms"], json({100}));
+}
+
 TEST_F(Report, NumbersThatJsonLacksAreGaps) {
   add_step(1, 3);
   add_rows(R"({"event":"step","step":2,"loss":"nan","tokens":100,"tokens_per_s":1000,"step_ms":100,"comm_wait_ms":20})"
@@ -186,6 +199,7 @@ TEST_F(Report, ALinkIsWrittenThroughAndStays) {
                 }),
                 HasSubstr("cannot write " + out + ": " + why));
   }
+  EXPECT_EQ(said.str(), "") << "only of files: it could stand behind the page";
 }
 
 TEST_F(Report, MistakesAreTold) {
@@ -203,6 +217,7 @@ TEST_F(Report, MistakesAreTold) {
   refused({folder_.path(), "--out=" + (folder_ / "x.html")}, "metrics.jsonl: No such file");
   refused({folder_.path(), "--out=x.html", "--gflops-per-rank=-1"}, "--gflops-per-rank=-1 is not a number above 0");
   refused({folder_.path(), "--owt=x.html"}, "--owt=x.html");
+  refused({folder_.path(), "--out=" + (folder_ / "none/x.html")}, "the folder " + (folder_ / "none") + " of --out=");
 }
 
 // One file: whatever it needs is in it.

@@ -27,7 +27,6 @@ struct LlamaConfig {
 };
 
 /// x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)); type "llama_block". [B, T, C] -> [B, T, C].
-/// What is kept for backward: llama_memory.hpp.
 class LlamaBlock final : public Module {
  public:
   explicit LlamaBlock(const LlamaConfig& config);
