@@ -2,6 +2,7 @@
 #include "mica/launch/slurm_hosts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -18,12 +19,13 @@
 namespace mica::launch {
 namespace {
 
-/// slurmd's default port. A host without a listener refuses the connection, which proves as much.
-constexpr int kPort = 6818;
+/// Of each look: slurmd's default port, and that of SSH, which few firewalls block between the nodes of a cluster. A host without a
+/// listener refuses the connection, which proves as much.
+constexpr std::array kPorts{6818, 22, 6818};
 constexpr std::chrono::milliseconds kConnectPatience{1000}, kNamePatience{1000};
 /// A packet may be lost, also one with a refusal. And while a lost host's hardware address is looked for, the kernel is silent for three
 /// seconds and then once says "No route to host": two looks of three are silent.
-constexpr int kLooks = 3, kSilentTimes = 2;
+constexpr int kSilentTimes = 2;
 constexpr int kFew = 64;
 
 /// "08-10,12" between `before` and `after`.
@@ -73,7 +75,7 @@ std::vector<Place> places_of(const std::vector<std::string>& hosts) {
 }
 
 /// Connects to the places of which it is not known yet whether they answer.
-void look_again(std::vector<Place>& places) {
+void look_again(std::vector<Place>& places, int port) {
   std::vector<Place*> tried;
   std::vector<std::string> ips;
   for (Place& each : places) {
@@ -81,7 +83,7 @@ void look_again(std::vector<Place>& places) {
     tried.push_back(&each);
     ips.push_back(each.ip);
   }
-  const std::vector<Connection> made = connect_to_all(ips, kPort, kConnectPatience);
+  const std::vector<Connection> made = connect_to_all(ips, port, kConnectPatience);
   for (std::size_t i = 0; i < tried.size(); ++i) {
     tried[i]->answers = made[i].failure.empty() || made[i].failure == errno_text(ECONNREFUSED);
     tried[i]->times_silent += made[i].is_silent ? 1 : 0;
@@ -119,7 +121,7 @@ UnreachableHost unreachable_slurm_host(const std::string& list) {
     others.push_back(hosts[static_cast<std::size_t>(peer)]);
   }
   std::vector<Place> places = places_of(others);
-  for (int look = 0; look < kLooks; ++look) look_again(places);
+  for (const int port : kPorts) look_again(places, port);
   UnreachableHost found;
   for (const std::string& host : others) {
     std::vector<std::string> failures;

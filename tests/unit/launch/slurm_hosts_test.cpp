@@ -18,8 +18,10 @@ namespace {
 
 using test::in_own_network;
 using test::kSilentNetwork;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 /// 10.9.8.1 is this host, which refuses connections to slurmd's port; for 10.9.8.3 a firewall answers.
 const std::string kNetwork = "ip link set lo up && " + kSilentNetwork + " && ip route add unreachable 10.9.8.3";
@@ -61,13 +63,26 @@ TEST(SlurmHosts, AHostBehindAFirewallThatAnswersIsNotSilent) {
   });
 }
 
+TEST(SlurmHosts, AFirewallThatDropsSlurmdsPortAloneIsNoLostHost) {
+  in_own_network(kNetwork +
+                     " && ip address add 10.9.8.4/32 dev lo && ip rule add pref 100 lookup local && ip rule del pref 0 && "
+                     "ip rule add pref 50 to 10.9.8.4 ipproto tcp dport 6818 lookup 7 && ip route add 10.9.8.4/32 dev mica0 table 7",
+                 [] {
+                   EXPECT_EQ(unreachable("10.9.8.4").pair, "");
+                   return !::testing::Test::HasFailure();
+                 });
+}
+
 TEST(SlurmHosts, OneAddressThatAnswersIsEnough) {
   const test::TemporaryFolder folder;
-  std::ofstream(folder / "hosts") << "10.9.8.3 twin\n10.9.8.1 twin\n10.9.8.3 blocked\n";
+  std::ofstream(folder / "hosts") << "10.9.8.3 twin\n10.9.8.1 twin\n10.9.8.3 blocked\n10.9.8.3 lost\n10.9.8.2 lost\n";
   in_own_network(kNetwork, [&] {
     EXPECT_EQ(::mount((folder / "hosts").c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr), 0);
     EXPECT_EQ(unreachable("twin").pair, "");
     EXPECT_THAT(unreachable("twin,blocked").pair, EndsWith(" cannot reach blocked at 10.9.8.3 from no interface: No route to host"));
+    const UnreachableHost lost = unreachable("lost");
+    EXPECT_THAT(lost.pair, AllOf(HasSubstr("10.9.8.2 from mica0"), HasSubstr("10.9.8.3 from no interface")));
+    EXPECT_FALSE(lost.is_silent);
     return !::testing::Test::HasFailure();
   });
 }
