@@ -166,7 +166,7 @@ TEST_F(Follow, AJobOfThisHostThatWasKilledIsAFailure) {
   const pid_t job = ::fork();
   if (job == 0) {
     const train::RunLock lock = train::RunLock::acquire(folder_.path());
-    ::_exit(0);  // without giving the folder back
+    ::_exit(lock.is_lost() ? 1 : 0);  // without giving the folder back
   }
   ASSERT_EQ(::waitpid(job, nullptr, 0), job);
   std::ostringstream out;
