@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -57,8 +58,8 @@ bool wait_until_done(Seconds limit, std::size_t num_ranks, const IsDone& is_done
 void shorten(HangRecord& record) {
   std::vector<std::ptrdiff_t> left(record.groups.size(), kEventsOfGroup);
   std::vector<HangRecord::Event> kept;
-  for (auto event = record.events.rbegin(); event != record.events.rend(); ++event) {
-    if (left[event->group]-- > 0) kept.push_back(std::move(*event));
+  for (HangRecord::Event& event : std::ranges::reverse_view(record.events)) {
+    if (left[event.group]-- > 0) kept.push_back(std::move(event));
   }
   record.events.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
 }
