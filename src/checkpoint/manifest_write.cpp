@@ -59,13 +59,6 @@ Json to_json(const UnitEntry& unit) {
 
 Json to_json(const Retention& rules) { return {{"newest", rules.newest}, {"every", rules.every}, {"best", rules.best}}; }
 
-template <class List>
-Json list_to_json(const List& list) {
-  Json json = Json::array();
-  for (const auto& each : list) json.push_back(to_json(each));
-  return json;
-}
-
 /// Replaces invalid UTF-8, so that no name or text makes a save fail.
 std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
@@ -89,6 +82,8 @@ std::string manifest_text(const Manifest& m) {
 std::string manifest_text(const Manifest& m, const std::vector<std::string>& files) {
   Json state_dtypes = Json::array();
   for (const std::string& kind : m.state_kinds) state_dtypes.push_back(dtype_name(m.state_dtype(kind)));
+  Json units = Json::array();
+  for (const UnitEntry& unit : m.units) units.push_back(to_json(unit));
   Json tokenizer_files = Json::array();
   for (const FileEntry& file : m.tokenizer.files) tokenizer_files.push_back(whole_file_to_json(file));
   const Json json = {
@@ -121,7 +116,7 @@ std::string manifest_text(const Manifest& m, const std::vector<std::string>& fil
       {"model", m.model},
       {"config", m.config},
       {"block_bytes", kBlockBytes},
-      {"units", list_to_json(m.units)},
+      {"units", std::move(units)},
       {"index", whole_file_to_json(m.index)},
       {"tokenizer", {{"source", m.tokenizer.source}, {"token_ids", to_json(m.tokenizer.token_ids)}, {"files", std::move(tokenizer_files)}}},
   };

@@ -9,8 +9,8 @@
 namespace mica::launch {
 
 /// Finds ranks that this one cannot reach, without MPI messages. Each rank publishes its host, its addresses and the port of a Beacon
-/// through the launcher (MPI_Publish_name), looks up its peers and connects to them. If the launcher does not support that (srun), it
-/// connects rank 0 to the hosts of the Slurm step instead.
+/// through the launcher (MPI_Publish_name), looks up its peers and connects to them. If the launcher does not support that (srun), rank 0
+/// connects to the hosts of the Slurm step instead.
 class PeerSearch {
  public:
   PeerSearch();
