@@ -5,9 +5,10 @@ add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra $<$<BOOL:${MICA_WERROR}>:-Werror=all-warnings -Xcompiler=-Werror>>)
-# In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious.
+# In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious. gcc needs 0.8 GiB for the
+# largest ones and collects garbage again and again from 128 MiB on: from 512 MiB on it takes a sixth less time, in 1.1 GiB.
 if(CMAKE_UNITY_BUILD)
-  target_compile_options(mica_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  target_compile_options(mica_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage --param=ggc-min-heapsize=524288>)
 endif()
 # fmt leaves constexpr out for nvcc, but not everywhere, which nvcc then refuses in C++20: it can do it.
 target_compile_definitions(mica_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
