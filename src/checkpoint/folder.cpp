@@ -59,7 +59,8 @@ std::vector<std::string> subfolders(const std::string& folder) {
       break;
     }
   }
-  require<ConfigError>(!error, "{}: cannot list the folder: {}", folder, error.message());
+  require<ConfigError>(!io::is_mistake(error), "{}: cannot list the folder: {}", folder, error.message());
+  require<IoError>(!error, "{}: cannot list the folder: {}", folder, error.message());
   return names;
 }
 

@@ -26,7 +26,7 @@ Line line_of(const std::string& checkpoint_folder, const Manifest& manifest, std
       if (there.id() != *parent) break;
       line.entries.back().is_there = true;
       parent = there.parent;
-    } catch (const CheckpointError&) {  // a damaged parent ends the line; this checkpoint is good
+    } catch (const Error&) {  // a parent that cannot be read ends the line; this checkpoint is good
       break;
     }
   }

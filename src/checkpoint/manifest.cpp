@@ -6,6 +6,8 @@
 
 #include "mica/io/atomic_file.hpp"
 
+#include "reading.hpp"
+
 namespace mica::checkpoint {
 namespace {
 
@@ -14,16 +16,15 @@ std::string manifest_path(const std::string& checkpoint_folder) { return checkpo
 /// The text of a folder's manifest.
 std::string manifest_of(const std::string& checkpoint_folder) {
   namespace fs = std::filesystem;
-  std::error_code error;
-  require<CheckpointError>(fs::is_directory(checkpoint_folder, error),
-                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)", checkpoint_folder);
   const std::string path = manifest_path(checkpoint_folder);
-  require<DamagedCheckpointError>(fs::exists(path, error), "{}: the manifest is missing, so this is no complete checkpoint", path);
-  try {
-    return io::read_file(path);
-  } catch (const IoError& e) {
-    throw DamagedCheckpointError(e.what());
-  }
+  std::error_code error;
+  const fs::file_type folder = fs::status(checkpoint_folder, error).type();
+  require<IoError>(folder != fs::file_type::none || io::is_mistake(error), "{}: cannot be read: {}", checkpoint_folder, error.message());
+  require<CheckpointError>(folder == fs::file_type::directory,
+                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)", checkpoint_folder);
+  require<DamagedCheckpointError>(fs::symlink_status(path, error).type() != fs::file_type::not_found,
+                                  "{}: the manifest is missing, so this is no complete checkpoint", path);
+  return reading([&] { return io::read_file(path); });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "mica/io/crc32c.hpp"
 
 #include "file_rest.hpp"
+#include "reading.hpp"
 #include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
@@ -41,16 +42,6 @@ Parts hand_over(Parts parts, std::int64_t begin, std::int64_t end, const std::by
     parts = parts.subspan(1);
   }
   return parts;
-}
-
-/// Reports an unreadable file as a damaged checkpoint.
-template <class Action>
-decltype(auto) reading(Action action) {
-  try {
-    return action();
-  } catch (const IoError& e) {
-    throw DamagedCheckpointError(e.what());
-  }
 }
 
 }  // namespace

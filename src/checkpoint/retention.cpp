@@ -24,15 +24,36 @@ std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int mos
   return found;
 }
 
-/// The manifest without its files; if it cannot be read, that of a checkpoint that is not worth keeping.
-Manifest readable_part_of(const std::string& checkpoint_folder) {
+/// A damaged one is not worth keeping.
+Keepable keepable_of(const CheckpointPath& checkpoint) {
+  Keepable found{.path = checkpoint.path, .step = checkpoint.step, .val_loss = {}, .diverged = true, .can_be_resumed = false};
   try {
-    return read_manifest_header(checkpoint_folder);
+    const Manifest manifest = read_manifest_header(checkpoint.path);
+    found.val_loss = manifest.val_loss;
+    found.diverged = manifest.diverged;
+    found.can_be_resumed = !manifest.optimizer.empty();
   } catch (const CheckpointError&) {
-    Manifest unknown;
-    unknown.diverged = true;
-    return unknown;
+  } catch (const Error&) {
+    found.is_unread = true;
   }
+  return found;
+}
+
+std::optional<Retention> rules_of(const std::string& checkpoint_folder) {
+  try {
+    return read_manifest_header(checkpoint_folder).retention;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Adds the reason to the newest that has the property, if that one has no other.
+void keep_newest(const std::vector<Keepable>& ascending, bool (*has)(const Keepable&), const char* reason,
+                 std::vector<std::vector<std::string>>& reasons) {
+  const auto newest = std::find_if(ascending.rbegin(), ascending.rend(), has);
+  if (newest == ascending.rend()) return;
+  std::vector<std::string>& of_newest = reasons[static_cast<std::size_t>(ascending.rend() - newest) - 1];
+  if (of_newest.empty()) of_newest.emplace_back(reason);
 }
 
 }  // namespace
@@ -53,27 +74,28 @@ std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable
                              ? fmt::format("the lowest validation loss, {:.4f}", *ascending[i].val_loss)
                              : fmt::format("one of the {} lowest validation losses, {:.4f}", rules.best, *ascending[i].val_loss));
   }
-  const auto finite = std::find_if(ascending.rbegin(), ascending.rend(), [](const Keepable& each) { return !each.diverged; });
-  if (finite != ascending.rend()) {
-    std::vector<std::string>& of_finite = reasons[static_cast<std::size_t>(ascending.rend() - finite) - 1];
-    if (of_finite.empty()) of_finite.emplace_back("the newest that has not diverged");
+  keep_newest(
+      ascending, [](const Keepable& each) { return !each.diverged; }, "the newest that has not diverged", reasons);
+  keep_newest(
+      ascending, [](const Keepable& each) { return each.can_be_resumed; }, "the newest that a run can resume", reasons);
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    if (ascending[i].is_unread) reasons[i].emplace_back("its manifest cannot be read");
   }
   return reasons;
 }
 
-std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses) {
+std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_manifests) {
   std::vector<Keepable> found;
   for (const CheckpointPath& each : list_checkpoints(folder)) {
     if (each.step > last_step) continue;
-    const Manifest manifest = reads_losses ? readable_part_of(each.path) : Manifest();
-    found.push_back({each.path, each.step, manifest.val_loss, manifest.diverged});
+    found.push_back(reads_manifests ? keepable_of(each) : Keepable{.path = each.path, .step = each.step, .val_loss = {}});
   }
   return found;
 }
 
 std::vector<Kept> kept_checkpoints(const std::string& folder) {
   const std::vector<Keepable> checkpoints = list_keepable(folder, std::numeric_limits<std::int64_t>::max(), true);
-  const std::optional<Retention> rules = checkpoints.empty() ? std::nullopt : readable_part_of(checkpoints.back().path).retention;
+  const std::optional<Retention> rules = checkpoints.empty() ? std::nullopt : rules_of(checkpoints.back().path);
   if (!rules) return {};
   std::vector<Kept> kept;
   std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, *rules);

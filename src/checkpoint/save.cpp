@@ -111,7 +111,8 @@ class Saver {
   void delete_old() {
     if (options_.keep.newest == 0) return;
     try {
-      const std::vector<Keepable> checkpoints = list_keepable(folder_, job_.header.step, options_.keep.best > 0 || job_.header.diverged);
+      const bool reads_manifests = options_.keep.best > 0 || job_.header.diverged || job_.header.optimizer.empty();
+      const std::vector<Keepable> checkpoints = list_keepable(folder_, job_.header.step, reads_manifests);
       const std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, options_.keep);
       for (std::size_t i = 0; i < checkpoints.size(); ++i) {
         if (reasons[i].empty()) delete_one(checkpoints[i].path);

@@ -52,6 +52,8 @@ class Verifier {
         check(readers[static_cast<std::size_t>(worker)], job);
       } catch (const DamagedCheckpointError& e) {
         damage = e.what();
+      } catch (const IoError& e) {
+        damage = e.what();
       }
       finish(job, damage);
     });

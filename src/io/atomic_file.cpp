@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/io/atomic_file.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -87,8 +89,20 @@ bool make_folder(const std::string& path, std::string_view advice) {
   const bool is_made = fs::create_directories(path, error);
   if (!error) return is_made;
   const std::string text = io_error_text(path, "creation of the folder", error.value());
-  if (error == std::errc::no_space_on_device) throw IoError(text);
-  throw ConfigError(fmt::format("{}{}", text, advice));
+  require<ConfigError>(!is_mistake(error), "{}{}", text, advice);
+  throw IoError(text);
+}
+
+bool is_mistake(const std::error_code& error) {
+  constexpr std::array kMistakes{std::errc::permission_denied,
+                                 std::errc::operation_not_permitted,
+                                 std::errc::read_only_file_system,
+                                 std::errc::no_such_file_or_directory,
+                                 std::errc::not_a_directory,
+                                 std::errc::file_exists,
+                                 std::errc::too_many_symbolic_link_levels,
+                                 std::errc::filename_too_long};
+  return std::ranges::any_of(kMistakes, [&](std::errc each) { return error == each; });
 }
 
 std::string parent_directory(const std::string& path) {

@@ -71,7 +71,7 @@ struct Request {
 template <class Transfer>
 [[noreturn]] void throw_failed_call(const Request& request, std::int64_t done, int error_number) {
   const std::string attempt = fmt::format("{} of {} bytes at byte {} ({} done)", Transfer::kName, request.bytes, request.offset, done);
-  throw IoError(io_error_text(request.path, attempt, error_number));
+  throw FileError(io_error_text(request.path, attempt, error_number), error_number);
 }
 
 /// Bytes [done, end) of the request through the page cache.
@@ -82,8 +82,9 @@ void transfer_cached(const Request& request, int fd, typename Transfer::Pointer 
     if (n > 0) {
       done += n;
     } else if (n == 0) {
-      throw IoError(fmt::format("{}: the file ends at byte {}, but {} bytes from byte {} on were wanted: it is truncated", request.path,
-                                request.offset + done, request.bytes, request.offset));
+      throw FileError(fmt::format("{}: the file ends at byte {}, but {} bytes from byte {} on were wanted: it is truncated", request.path,
+                                  request.offset + done, request.bytes, request.offset),
+                      0);
     } else if (errno != EINTR) {
       throw_failed_call<Transfer>(request, done, errno);
     }
@@ -117,6 +118,12 @@ std::string io_error_text(const std::string& path, const std::string& attempt, i
                      open_files_text(error_number));
 }
 
+bool FileError::is_missing() const {
+  return error_number_ == 0 || error_number_ == ENOENT || error_number_ == ENOTDIR || error_number_ == EISDIR || error_number_ == ELOOP;
+}
+
+bool FileError::is_forbidden() const { return error_number_ == EACCES || error_number_ == EPERM; }
+
 RawFile::RawFile(UniqueFd fd, UniqueFd direct_fd, std::string path)
     : fd_(std::move(fd)), direct_fd_(std::move(direct_fd)), path_(std::move(path)) {}
 
@@ -125,7 +132,7 @@ RawFile RawFile::open(const std::string& path, int flags, Caching caching) {
   if (!fd) {
     const int error_number = errno;
     const char* attempt = (flags & O_CREAT) != 0 ? "create" : (flags & O_RDWR) != 0 ? "open for writing" : "open for reading";
-    throw IoError(io_error_text(path, attempt, error_number));
+    throw FileError(io_error_text(path, attempt, error_number), error_number);
   }
   UniqueFd direct_fd;
   if (caching == Caching::direct) {
@@ -156,8 +163,9 @@ RawFile RawFile::create_locked(const std::string& path) {
 
 std::int64_t RawFile::file_bytes() const {
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw IoError(io_error_text(path_, "stat", errno));
-  return status.st_size;
+  if (::fstat(fd_.get(), &status) == 0) return status.st_size;
+  const int error_number = errno;
+  throw FileError(io_error_text(path_, "stat", error_number), error_number);
 }
 
 template <class Transfer>

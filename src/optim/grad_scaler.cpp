@@ -5,6 +5,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/tensor/fetch.hpp"
+#include "mica/tensor/loss_scale.hpp"
 
 #include "gradients.hpp"
 
@@ -76,10 +77,11 @@ GradScaler::State GradScaler::state() const {
 
 void GradScaler::set_state(const State& state) {
   require<CheckpointError>(
-      state.scale > 0 && std::isfinite(static_cast<float>(state.scale)) && state.growth_tracker >= 0 && state.growth_tracker < kMostSteps,
+      state.scale >= 0 && std::isfinite(static_cast<float>(state.scale)) && state.growth_tracker >= 0 && state.growth_tracker < kMostSteps,
       "a loss scale of {} after {} steps is impossible: the checkpoint or state is wrong", state.scale, state.growth_tracker);
   const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
-  device_mesh.kernels().fill(device_mesh.compute(), scale_, state.scale);
+  // 0: of an earlier version, which had no least scale
+  device_mesh.kernels().fill(device_mesh.compute(), scale_, state.scale == 0 ? kLeastLossScale : state.scale);
   device_mesh.kernels().fill(device_mesh.compute(), growth_tracker_, static_cast<double>(state.growth_tracker));
   device_mesh.compute().synchronize();
 }

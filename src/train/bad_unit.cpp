@@ -106,17 +106,26 @@ class PassWatcher {
   std::int64_t first_bad_ = kNone;
 };
 
+bool is_bad(float sum) { return !std::isfinite(sum); }
+
+/// The number of the first unit whose parameters are not finite on some rank; kNone: all are. @collective
+std::int64_t first_with_bad_parameters(const fsdp::Root& root, const mpi::Communicator& world) {
+  const std::vector<float> sums = sums_of_units(
+      root, [](const fsdp::UnitStorage& s) { return s.master(); },
+      [](const fsdp::UnitStorage& s) -> const Pool& { return s.master_pool(); });
+  const auto first = std::ranges::find_if(sums, is_bad);
+  return all_min(world, first == sums.end() ? kNone : first - sums.begin());
+}
+
 }  // namespace
+
+bool has_finite_parameters(const fsdp::Root& root, const mpi::Communicator& world) {
+  return first_with_bad_parameters(root, world) == kNone;
+}
 
 std::string first_bad_unit(ShardedModel& model, const mpi::Communicator& world, const std::function<void()>& repeat_passes) {
   fsdp::Root& root = *model.root;
-  const auto is_bad = [](float sum) { return !std::isfinite(sum); };
-
-  const std::vector<float> parameters = sums_of_units(
-      root, [](const fsdp::UnitStorage& s) { return s.master(); },
-      [](const fsdp::UnitStorage& s) -> const Pool& { return s.master_pool(); });
-  const auto bad_parameters = std::ranges::find_if(parameters, is_bad);
-  const std::int64_t first = all_min(world, bad_parameters == parameters.end() ? kNone : bad_parameters - parameters.begin());
+  const std::int64_t first = first_with_bad_parameters(root, world);
   if (first != kNone) return name_of(root, first) + ": its parameters";
 
   root.zero_grad();

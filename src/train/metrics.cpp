@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +13,7 @@
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/json.hpp"
+#include "mica/io/raw_file.hpp"
 
 namespace mica::train {
 namespace {
@@ -43,11 +44,17 @@ std::optional<std::int64_t> step_of(const std::string& line, const std::string& 
   }
 }
 
-/// The rows of a file: those of steps up to last_step, and later ones. Lines that are not rows are dropped.
-Rows split_rows(const std::string& path, std::int64_t last_step) {
+/// The text of a file; "" if there is none.
+std::string text_of(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found ? "" : io::read_file(path);
+}
+
+/// A file's rows of steps up to last_step, and later ones. Lines that are not rows are dropped.
+Rows split_rows(const std::string& text, const std::string& path, std::int64_t last_step) {
   Rows rows;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
     const std::optional<std::int64_t> step = step_of(line, path);
     if (step) (*step <= last_step ? rows.kept : rows.later) += line + "\n";
   }
@@ -76,14 +83,17 @@ MetricsFile::MetricsFile(const std::string& path, std::function<void(const std::
 
 void drop_later_metrics(const std::string& path, std::int64_t last_step) {
   try {
-    if (std::filesystem::is_regular_file(path)) io::write_file_atomically(path, split_rows(path, last_step).kept);
-  } catch (const IoError& error) {
-    throw ConfigError(fmt::format("{}; is the run folder writable?", error.what()));
+    const std::string text = text_of(path);
+    const std::string kept = split_rows(text, path, last_step).kept;
+    if (kept != text) io::write_file_atomically(path, kept);
+  } catch (const io::FileError& error) {
+    require<ConfigError>(!error.is_forbidden(), "{}; may you read and write all files of the run's folder?", error.what());
+    throw;
   }
 }
 
 void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to) {
-  const std::string later = split_rows(path, last_step).later;
+  const std::string later = split_rows(text_of(path), path, last_step).later;
   if (!later.empty()) io::write_file_atomically(to, later);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/run_folder.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <ranges>
 
@@ -31,17 +32,30 @@ std::string canonical(const std::string& path) {
   return text;
 }
 
-/// The newest readable checkpoint, if it descends from this checkpoint.resume.
+/// How checkpoints record the path in checkpoint.resume: relative to the run's folder if it is inside, so that the folder may be moved.
+std::string recorded(const Config& config) {
+  const std::string path = canonical(config.checkpoint.resume);
+  const std::string run = canonical(config.run_folder()) + "/";
+  return path.starts_with(run) ? path.substr(run.size()) : path;
+}
+
+/// The newest undamaged checkpoint, if it descends from this checkpoint.resume.
 std::optional<std::string> newest_of_line(const Config& config) {
   const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
     try {
       const std::string began_from = checkpoint::read_manifest_header(each.path).began_from;
-      return began_from == canonical(config.checkpoint.resume) ? std::optional(each.path) : std::nullopt;
+      const bool is_of_line = began_from == recorded(config) || began_from == canonical(config.checkpoint.resume);  // as in 0.1
+      return is_of_line ? std::optional(each.path) : std::nullopt;
     } catch (const CheckpointError&) {  // damaged: the one before it
     }
   }
   return std::nullopt;
+}
+
+int num_later(const std::string& run_folder, std::int64_t step) {
+  const auto all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(run_folder));
+  return static_cast<int>(std::ranges::count_if(all, [&](const checkpoint::CheckpointPath& each) { return each.step > step; }));
 }
 
 /// @returns the checkpoint's folder; empty: there is none yet.
@@ -81,13 +95,11 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
   comm.agree([&] {
     check_visible(start.checkpoint);
     if (comm.rank() != 0) return;
-    start.began_from = is_path(config.checkpoint.resume) ? canonical(config.checkpoint.resume) : start.manifest->began_from;
+    start.began_from = is_path(config.checkpoint.resume) ? recorded(config) : start.manifest->began_from;
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
     if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
-    for (const checkpoint::CheckpointPath& found : checkpoint::list_checkpoints(checkpoints)) {
-      start.num_later += found.step > start.last_of_line;
-    }
+    start.num_later = num_later(config.run_folder(), start.last_of_line);
   });
   return start;
 }
@@ -117,15 +129,15 @@ void RunFolder::check_owner() const {
   if (lock_) lock_->check();
 }
 
-std::string RunFolder::keep_line_of(const StartPoint& start) const {
+std::string RunFolder::set_aside_after(std::int64_t last_step) const {
   const std::string metrics = path_ + "/metrics.jsonl";
   std::string folder;
-  if (start.num_later > 0) {
+  if (num_later(path_, last_step) > 0) {
     folder = checkpoint::make_set_aside_folder(path_);
-    copy_later_metrics(metrics, start.last_of_line, folder + "/metrics.jsonl");
-    checkpoint::set_aside_after(path_, start.last_of_line, folder);
+    copy_later_metrics(metrics, last_step, folder + "/metrics.jsonl");
+    checkpoint::set_aside_after(path_, last_step, folder);
   }
-  drop_later_metrics(metrics, start.last_of_line);
+  drop_later_metrics(metrics, last_step);
   return folder;
 }
 

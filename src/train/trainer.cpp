@@ -7,6 +7,7 @@
 
 #include "mica/fsdp/replica_drift.hpp"
 #include "mica/tensor/fetch.hpp"
+#include "mica/tensor/loss_scale.hpp"
 #include "mica/tensor/products_made.hpp"
 
 #include "memory_check.hpp"
@@ -232,8 +233,11 @@ void Trainer::read_figures(bool show) {
     m.peak_bytes = peak_bytes;
     metrics_->write(m);
     if (events_) events_->write(wall_time(), m.step, tagged_values(m));
-    if (!m.is_skipped) has_diverged_ = !std::isfinite(m.loss) || (m.grad_norm && !std::isfinite(*m.grad_norm));
+    // The norm of a step that the loss scaler skips is infinite because of the scale.
+    const bool is_overflow = m.is_skipped && !pending_[i].figures.is_rejected;
+    has_diverged_ = !std::isfinite(m.loss) || (!is_overflow && m.grad_norm && !std::isfinite(*m.grad_norm));
     warn_of_bad_loss(m);
+    num_hopeless_ = is_overflow && m.loss_scale <= kLeastLossScale ? num_hopeless_ + 1 : 0;
   }
   const StepMetrics& last = pending_.back().metrics;
   write_ranks_and_memory(last.step, ranks);
@@ -241,6 +245,7 @@ void Trainer::read_figures(bool show) {
   progress_->show(last, static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
   pending_.clear();
   begin_interval();
+  if (num_hopeless_ >= kMostBadInARow) stop_at_overflows(last.step);
 }
 
 std::vector<RankFigures> Trainer::exchange_figures(double step_ms, double wait_ms) const {

@@ -5,19 +5,21 @@
 // Skipped: the step counts and its data is used up, but the optimizer makes no step. A resume that meets the step again skips it again.
 // Rolled back: the model is the newest checkpoint's, and its next step begins after the data of the bad step. A new checkpoint of the same
 // step replaces it at once and records that (Manifest::sequences), so that a resume skips the data too.
+#include <algorithm>
 #include <cmath>
 
 #include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/retention.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/tensor/fetch.hpp"
+#include "mica/tensor/loss_scale.hpp"
 #include "mica/train/bad_unit.hpp"
 #include "mica/train/trainer.hpp"
 
 namespace mica::train {
 namespace {
 
-constexpr int kMostBadInARow = 10;
 /// To the same checkpoint.
 constexpr int kMostRollbacks = 3;
 
@@ -64,9 +66,12 @@ void Trainer::roll_back(std::int64_t bad_step) {
   const Watchdog::Patience patience(app_.watchdog);
   finish_background_save();
   check_owner();
+  const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());
   const std::string folder = app_.comm.from_first_rank([&] {
-    const auto newest = checkpoint::newest_complete(config_.run_folder());
-    return newest ? newest->path : start_point_.checkpoint;
+    std::vector<checkpoint::Keepable> all = checkpoint::list_keepable(checkpoints, last_done_, true);
+    std::erase_if(all, [](const checkpoint::Keepable& each) { return !each.can_be_resumed; });
+    const auto sound = std::find_if(all.rbegin(), all.rend(), [](const checkpoint::Keepable& each) { return !each.diverged; });
+    return sound != all.rend() ? sound->path : all.empty() ? start_point_.checkpoint : all.back().path;
   });
   if (folder.empty()) stop_at_bad_step(fmt::format("step {} is bad: {}; there is no checkpoint to roll back to", bad_step, bad_step_));
   const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, app_.comm);
@@ -83,7 +88,6 @@ void Trainer::roll_back(std::int64_t bad_step) {
   tokens_before_ = manifest.tokens;
   plan_.sequences_before = plan_.sequences_at(bad_step + 1);
   plan_.first_step = manifest.step + 1;
-  const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());
   const bool is_of_run = io::parent_directory(folder) == checkpoints;
   parent_ = is_of_run ? manifest.parent : manifest.id();
   run_id_ = app_.world.broadcast_string(checkpoint::make_run_id(), 0);
@@ -97,7 +101,8 @@ void Trainer::roll_back(std::int64_t bad_step) {
 
   app_.comm.agree([&] {
     if (!is_main()) return;
-    drop_later_metrics(config_.run_folder() + "/metrics.jsonl", last_done_);
+    const std::string set_aside = folder_->set_aside_after(last_done_);
+    if (!set_aside.empty()) progress_->say(fmt::format("later checkpoints, whose training had diverged, are now in {}", set_aside));
     open_metrics();
     metrics_->write_rolled_back(last_done_, bad_step, bad_step_);
   });
@@ -121,11 +126,22 @@ void Trainer::stop_at_bad_step(const std::string& why) {
   std::terminate();  // agree() has thrown
 }
 
+void Trainer::stop_at_overflows(std::int64_t step) const {
+  app_.comm.agree([&] {
+    throw Error(
+        fmt::format("step {} overflows fp16 with the least loss scale, {:g}, and so did the {} before it, which changed nothing: its "
+                    "activations do not fit fp16, or its parameters are NaN. Use fsdp.param_dtype=bf16, a lower optim.lr, or an "
+                    "earlier checkpoint (--checkpoint.resume=FOLDER)",
+                    step, kLeastLossScale, num_hopeless_ - 1));
+  });
+}
+
 void Trainer::warn_of_bad_loss(const StepMetrics& m) {
   if (config_.train.on_bad_step != "none" || has_warned_of_bad_loss_ || std::isfinite(m.loss)) return;
   has_warned_of_bad_loss_ = true;
-  progress_->warn(fmt::format(
-      "the loss of step {} is NaN or infinite: train.on_bad_step = stop, skip or rollback protects the model from such steps", m.step));
+  progress_->warn(fmt::format("the loss of step {} is NaN or infinite: {}", m.step,
+                              model_.scaler ? "its activations do not fit fp16, or its parameters are NaN"
+                                            : "train.on_bad_step = stop, skip or rollback protects the model from such steps"));
 }
 
 }  // namespace mica::train

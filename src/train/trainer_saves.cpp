@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "mica/checkpoint/save.hpp"
+#include "mica/train/bad_unit.hpp"
 #include "mica/train/trainer.hpp"
 
 namespace mica::train {
@@ -79,6 +80,7 @@ void Trainer::save(std::int64_t step, SaveKind kind) {
   }
   check_owner();  // before the others begin to save
   if (model_.scaler) model_.scaler->take_skipped_steps_off(*model_.optimizer);
+  has_diverged_ = has_diverged_ || !has_finite_parameters(*model_.root, app_.world);  // the last update is in no loss yet
   app_.comm.agree([&] {
     const checkpoint::SaveState state = save_state(step, kind);
     const checkpoint::SaveOptions options{

@@ -159,7 +159,8 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
     }
     if (start_point_.manifest->diverged) {
       logger_.warn(
-          "the loss or gradient norm of step {} is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER resumes from an earlier checkpoint; "
+          "the loss, the gradient norm or a parameter of step {} is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER resumes from an "
+          "earlier checkpoint; "
           "mica-inspect {} lists them",
           start_point_.manifest->step, config_.run_folder());
     }
@@ -180,6 +181,12 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
           "fsdp.param_dtype=fp32, fsdp.sharding=flat, fsdp.cpu_offload=none or gradients, and no number for "
           "fsdp.reshard_after_forward");
     }
+  }
+  if (config_.train.deterministic && config_.mesh.threads == 0 && device_.num_threads > 1) {
+    logger_.warn(
+        "train.deterministic = true: the bits depend on the threads of a rank, too, which are {} here and others on another number "
+        "of ranks: set mesh.threads",
+        device_.num_threads);
   }
   if (!device_.why_not_shared.empty()) say(fmt::format("backend  mpi: {}", device_.why_not_shared));
   say(fmt::format("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version()));
@@ -231,6 +238,7 @@ void Trainer::resume() {
   });
   app_.comm.agree([&] {
     const checkpoint::LoadReport report = load(folder, manifest);
+    if (model_.scaler && continuation_.is_loss_scale_new) model_.scaler->set_state({config_.optim.loss_scale, 0});
     tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
     last_done_ = last_saved_ = manifest.step;
@@ -262,7 +270,7 @@ void Trainer::begin_files() {
       return;
     }
     folder_->check_owner();
-    const std::string set_aside = folder_->keep_line_of(start_point_);
+    const std::string set_aside = folder_->set_aside_after(start_point_.last_of_line);
     if (!set_aside.empty()) {
       logger_.warn("went back to step {}: later checkpoints and metrics are now in {}", last_done_, set_aside);
     }

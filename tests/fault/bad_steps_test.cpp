@@ -105,6 +105,14 @@ TEST_F(BadSteps, AreTrainedOnWithAWarningUnlessAskedFor) {
   EXPECT_EQ(steps.back().at("loss"), "nan") << "one step has spoilt the model";
 }
 
+// As after an update that spoils the model: no loss has seen it yet.
+TEST_F(BadSteps, ParametersThatNoStepHasUsedMarkACheckpoint) {
+  poison_a_token();
+  ASSERT_EQ(train("unused", 2, {"--train.steps=3"}).status, 0);
+  EXPECT_TRUE(rows("unused", "step").back().at("loss").is_number());
+  EXPECT_EQ(Json::parse(read_text(run_folder("unused") + "/checkpoints/step-00000003/manifest.json")).at("diverged"), true);
+}
+
 TEST_F(BadSteps, StopSavesTheStepBeforeAndNamesTheUnit) {
   poison_a_token();
   for (const int num_ranks : {1, 3}) {

@@ -117,8 +117,44 @@ TEST_F(Retention, ADivergedRunKeepsItsLastCheckpointWithAFiniteLoss) {
   EXPECT_EQ(diverged.status, 0) << diverged.output;
   EXPECT_THAT(diverged.output, HasSubstr("is NaN or infinite: train.on_bad_step"));
   EXPECT_THAT(checkpoints_of(run_folder()), UnorderedElementsAreArray({name_of(10), name_of(25)}));
-  EXPECT_THAT(train_to(30, "0.5").output,
-              HasSubstr("the loss or gradient norm of step 25 is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER"));
+  EXPECT_THAT(
+      train_to(30, "0.5").output,
+      HasSubstr("the loss, the gradient norm or a parameter of step 25 is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER"));
+}
+
+// Steps that on_bad_step rejects change nothing: the one before them, which was accepted, has spoilt the model.
+TEST_F(Retention, RejectedStepsMarkWhatIsSavedAfterThem) {
+  const auto train_to = [&](int steps, const std::string& lr, const std::string& on_bad_step) {
+    return train(2, {"--checkpoint.interval=5", "--checkpoint.keep=1", "--train.steps=" + std::to_string(steps), "--optim.lr=" + lr,
+                     "--optim.grad_clip=0", "--train.on_bad_step=" + on_bad_step});
+  };
+  ASSERT_EQ(train_to(10, "0.5", "none").status, 0);
+  const Finished skipped = train_to(40, "1e6", "skip");
+  EXPECT_EQ(skipped.status, 3) << skipped.output;
+  EXPECT_THAT(skipped.output, HasSubstr("10 steps in a row were"));
+  const std::vector<std::string> left = checkpoints_of(run_folder());
+  EXPECT_EQ(left.front(), name_of(10));
+  ASSERT_EQ(left.size(), 2U) << "and the newest, which is of no use";
+  // A rollback goes back past it, and leaves it beside the run.
+  const Finished back = train_to(40, "0.5", "rollback");
+  EXPECT_EQ(back.status, 0) << back.output;
+  EXPECT_THAT(back.output, AllOf(HasSubstr("rolled back to " + run_folder() + "/checkpoints/" + name_of(10)),
+                                 HasSubstr("later checkpoints, whose training had diverged, are now in")));
+  EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/set-aside-1/" + left.back()));
+}
+
+// With fp16 the loss scaler would skip all steps of a spoilt model, for ever.
+TEST_F(Retention, AnFp16RunThatHasDivergedEndsAndKeepsItsLastSoundCheckpoint) {
+  const auto train_to = [&](int steps, const std::string& lr) {
+    return train(2, {"--checkpoint.interval=5", "--checkpoint.keep=1", "--train.steps=" + std::to_string(steps), "--optim.lr=" + lr,
+                     "--optim.grad_clip=0", "--fsdp.param_dtype=fp16", "--optim.loss_scale=64"});
+  };
+  ASSERT_EQ(train_to(10, "0.5").status, 0);
+  const Finished ended = train_to(200, "1e6");
+  EXPECT_EQ(ended.status, 3) << ended.output;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("is NaN or infinite: its activations do not fit fp16"),
+                                  HasSubstr("overflows fp16 with the least loss scale, 5.96046e-08, and so did the 9 before it")));
+  EXPECT_EQ(checkpoints_of(run_folder()).front(), name_of(10));
 }
 
 /// A small file system of its own that is filled up before the first save (a start refuses a full one), and freed once its log says `sign`;

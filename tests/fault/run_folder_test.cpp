@@ -11,6 +11,7 @@
 
 #include "fault/support/training.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/unreadable_file.hpp"
 
 namespace mica::test {
 namespace {
@@ -164,6 +165,32 @@ TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   EXPECT_EQ(line[1]["step"], 8);
   const Finished text = test::run({program("mica-inspect"), run_folder()});
   EXPECT_THAT(text.output, AllOf(HasSubstr("step 7 (run "), HasSubstr("not here) > step 8 (run "), HasSubstr("set-aside-1: step 8, 12")));
+}
+
+// The folder of a run may be moved: the same command, with the new path, goes on.
+TEST_F(RunFolder, AMovedRunGoesOnWithItsLine) {
+  ASSERT_EQ(train(2).status, 0);
+  ASSERT_EQ(train(2, {"--checkpoint.resume=" + checkpoint(4), "--train.steps=6"}).status, 0);
+  fs::rename(run_folder(), run_folder("moved"));
+  const Finished moved = train(2, {"--checkpoint.resume=" + checkpoint(4, "moved"), "--train.steps=7"}, "moved");
+  ASSERT_EQ(moved.status, 0) << moved.output;
+  EXPECT_EQ(first_progress_step(moved.output), 7) << moved.output;
+}
+
+// A manifest that the file system does not give now may be the newest of the line: an older one would set it aside.
+TEST_F(RunFolder, AReadThatFailsDoesNotBeginTheLineAgain) {
+  ASSERT_EQ(train(2).status, 0);
+  ASSERT_EQ(train(2, {"--checkpoint.resume=" + checkpoint(4), "--train.steps=8"}).status, 0);
+  const std::string manifest = checkpoint(8) + "/manifest.json", sound = read_text(manifest);
+  make_unreadable(manifest);
+  const Finished failed = train(2, {"--checkpoint.resume=" + checkpoint(4), "--train.steps=9"});
+  EXPECT_EQ(failed.status, 3) << failed.output;
+  EXPECT_THAT(failed.error_lines().at(0), AllOf(HasSubstr("No such device or address"), Not(HasSubstr("resume with"))));
+  fs::remove(manifest);
+  write_text(manifest, sound);
+  const Finished again = train(2, {"--checkpoint.resume=" + checkpoint(4), "--train.steps=9"});
+  EXPECT_EQ(again.status, 0) << again.output;
+  EXPECT_EQ(first_progress_step(again.output), 9);
 }
 
 // A damaged newest checkpoint does not make the same command begin the line again.

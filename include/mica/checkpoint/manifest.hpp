@@ -125,7 +125,7 @@ struct Manifest {
 
   std::map<std::string, double> scalars;  ///< other state of the run, by name: "loss_scale"
   std::optional<double> val_loss;         ///< after this step, if evaluated; never infinite or NaN
-  bool diverged = false;                  ///< the training loss of this step, or its gradient norm, was NaN or infinite
+  bool diverged = false;                  ///< the training loss, the gradient norm or a parameter was NaN or infinite
   std::optional<Retention> retention;     ///< rules by which this save deleted older ones; none: not recorded
 
   std::map<std::string, std::string> model;  ///< the [model] keys of the config

@@ -28,6 +28,8 @@ struct Keepable {
   std::int64_t step = 0;
   std::optional<double> val_loss;  ///< Manifest::val_loss
   bool diverged = false;           ///< Manifest::diverged
+  bool can_be_resumed = true;      ///< it holds optimizer state
+  bool is_unread = false;          ///< the file system did not give its manifest: it is kept
 };
 
 /// Why each is kept, as text: "one of the 2 newest". Without a reason it is deleted.
@@ -35,8 +37,8 @@ struct Keepable {
 [[nodiscard]] std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable>& ascending, const Retention& rules);
 
 /// The checkpoints in a folder, up to this step.
-/// @param reads_losses  false: no manifests are read, losses are empty, and none has diverged
-[[nodiscard]] std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses);
+/// @param reads_manifests  false: losses are empty, none has diverged, and all can be resumed
+[[nodiscard]] std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_manifests);
 
 /// A checkpoint, and why it is kept.
 struct Kept {

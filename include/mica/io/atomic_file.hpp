@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace mica::io {
 
@@ -39,9 +40,13 @@ class Publication {
 /// @throws ConfigError if `path` or PATH.tmp exists already, or there is no folder to make it in.
 void check_new(const std::string& path);
 
-/// Creates the folder and its parents. A folder that cannot be created is a ConfigError, unless the disk is full.
-/// @param advice  ends the error's text. @returns false if it existed already. @throws ConfigError; IoError for a full disk.
+/// Creates the folder and its parents. @param advice  ends the text of a ConfigError. @returns false if it existed already.
+/// @throws ConfigError for a mistake; IoError: no space, a quota, a file system that fails.
 bool make_folder(const std::string& path, std::string_view advice = "");
+
+/// Whether a call failed because of the path that it was given: a permission, a name, a part that is missing. Otherwise the file system
+/// failed, and may not the next time.
+[[nodiscard]] bool is_mistake(const std::error_code& error);
 
 /// Writes a small file (a manifest, a config) as a Publication.
 void write_file_atomically(const std::string& path, std::string_view text);

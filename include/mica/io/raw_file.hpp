@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "mica/core/error.hpp"
 #include "mica/core/unique_fd.hpp"
 
 namespace mica::io {
@@ -13,7 +14,21 @@ namespace mica::io {
 /// page-cache memory. Where a file system refuses them (tmpfs), the same calls use the page cache, with the same result.
 enum class Caching { page_cache, direct };
 
-/// A file by byte offsets. Calls loop until every byte is done and throw IoError (path, offset, bytes wanted, cause,
+/// A call on a file failed, or the file ends too early.
+class FileError : public IoError {
+ public:
+  /// @param error_number  errno; 0: the file ends too early
+  FileError(const std::string& text, int error_number) : IoError(text), error_number_(error_number) {}
+
+  /// There is no such file, or it ends too early. Otherwise trying again may help.
+  [[nodiscard]] bool is_missing() const;
+  [[nodiscard]] bool is_forbidden() const;
+
+ private:
+  int error_number_;
+};
+
+/// A file by byte offsets. Calls loop until every byte is done and throw FileError (path, offset, bytes wanted, cause,
 /// free space on a full disk). Any offset, length and memory is allowed; Caching::direct moves whole 4 KiB pages
 /// directly (through an aligned buffer if the memory is not aligned to 512 bytes) and the ragged ends through the page
 /// cache. Used beside HDF5 at Hdf5Dataset::file_offset(): write after Hdf5File::close(), which sets the file's length.

@@ -9,6 +9,10 @@
 
 namespace mica::train {
 
+/// Whether all parameters of all units are finite on all ranks, and so are their squares in fp32. One pass over the masters.
+/// @collective. The host waits.
+[[nodiscard]] bool has_finite_parameters(const fsdp::Root& root, const mpi::Communicator& world);
+
 /// Names the unit with the first values that are not finite, on any rank. Looks at parameters first; then at inputs and outputs of units,
 /// in the order of forward and backward; then at gradients. Values whose squares overflow fp32 count as infinite. "root" is what is outside
 /// all other units: embedding, last norm, head and loss.

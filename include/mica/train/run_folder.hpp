@@ -49,9 +49,9 @@ class RunFolder {
   [[nodiscard]] const std::string& owner() const { return owner_; }
   [[nodiscard]] bool is_lost() const { return lock_ && lock_->is_lost(); }
 
-  /// Sets aside what is no longer part of the run: later checkpoints and their rows of metrics.jsonl. Drops rows of steps that will be
-  /// repeated. Rank 0 only. @returns the folder of what was set aside; empty if nothing was.  @throws IoError, ConfigError
-  [[nodiscard]] std::string keep_line_of(const StartPoint& start) const;
+  /// Sets aside what is no longer part of the run: checkpoints after `last_step` and their rows of metrics.jsonl. Drops rows of steps that
+  /// will be repeated. Rank 0 only. @returns the folder of what was set aside; empty if nothing was.  @throws IoError, ConfigError
+  [[nodiscard]] std::string set_aside_after(std::int64_t last_step) const;
 
  private:
   std::string path_;

@@ -146,6 +146,8 @@ class Trainer {
   void roll_back(std::int64_t bad_step);
   /// Saves the last good step and ends the run. @collective @throws Error on all ranks.
   [[noreturn]] void stop_at_bad_step(const std::string& why);
+  /// Ends an fp16 run whose steps the loss scaler would skip for ever. The model is as it was before them. @throws Error on all ranks.
+  void stop_at_overflows(std::int64_t step) const;
   /// Warns once; with train.on_bad_step = none only.
   void warn_of_bad_loss(const StepMetrics& metrics);
   /// Ends the run if replicas differ. @collective
@@ -199,7 +201,9 @@ class Trainer {
   BadStepJudge judge_;
   std::string bad_step_;             ///< what was wrong with the last bad step, and in which unit
   std::int64_t last_bad_step_ = -1;  ///< the last of num_bad_in_a_row_ steps
+  static constexpr int kMostBadInARow = 10;
   int num_bad_in_a_row_ = 0;
+  int num_hopeless_ = 0;              ///< steps in a row that the loss scaler has skipped with its least scale
   std::int64_t rolled_back_to_ = -1;  ///< step
   int num_rollbacks_ = 0;             ///< to that step
   bool has_warned_of_bad_loss_ = false;
@@ -210,7 +214,7 @@ class Trainer {
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
   double val_loss_ = 0;
-  bool has_diverged_ = false;          ///< by the last step that changed the model: its loss or gradient norm is NaN or infinite
+  bool has_diverged_ = false;          ///< the loss or gradient norm of the last step is NaN or infinite, or a parameter when it was saved
   std::unique_ptr<EventFile> events_;  ///< null without log.tensorboard
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mica/tensor/loss_scale.hpp"
+
 #include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "loops.hpp"
@@ -100,7 +102,7 @@ void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
             float& scale = *args.scale.as<float>();
             float& tracker = *args.growth_tracker.as<float>();
             if (*args.found_inf.as<float>() != 0.0F) {
-              scale *= static_cast<float>(args.backoff_factor);
+              scale = std::max(scale * static_cast<float>(args.backoff_factor), std::min(scale, kLeastLossScale));
               tracker = 0;
               *args.skipped_steps.as<float>() += 1;
               return;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "mica/tensor/loss_scale.hpp"
+
 #include "../arguments.hpp"
 #include "cuda_kernels.hpp"
 #include "reduce.hpp"
@@ -96,7 +98,7 @@ struct Scale {
 __global__ void update_scale_kernel(Scale s) {
   if (threadIdx.x != 0) return;
   if (*s.found_inf != 0.0F) {
-    *s.scale *= s.backoff_factor;
+    *s.scale = fmaxf(*s.scale * s.backoff_factor, fminf(*s.scale, kLeastLossScale));
     *s.growth_tracker = 0;
     *s.skipped_steps += 1;
     return;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mica/tensor/loss_scale.hpp"
+
 #include "reference_kernels.hpp"
 #include "values.hpp"
 
@@ -61,7 +63,8 @@ void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
              const bool overflow = scalar(a.found_inf) != 0;
              const double steps = overflow ? 0 : scalar(a.growth_tracker) + 1;
              const bool grows = steps >= static_cast<double>(a.growth_interval);
-             const double next = scalar(a.scale) * (overflow ? a.backoff_factor : grows ? a.growth_factor : 1);
+             const double scale = scalar(a.scale), least = std::min<double>(scale, kLeastLossScale);
+             const double next = overflow ? std::max(scale * a.backoff_factor, least) : grows ? scale * a.growth_factor : scale;
              store(a.growth_tracker, {grows ? 0 : steps});
              if (std::isfinite(static_cast<float>(next))) store(a.scale, {next});
              if (overflow) store(a.skipped_steps, {scalar(a.skipped_steps) + 1});

@@ -13,6 +13,7 @@
 #include "mica/io/atomic_file.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "support/unreadable_file.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
 namespace mica::checkpoint {
@@ -24,6 +25,7 @@ using test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
@@ -198,6 +200,26 @@ TEST(Damage, TheNextOlderCompleteCheckpointIsNamed) {
     fs::remove(checkpoints + "/step-00000010/" + manifest.files[0].name);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)model.load(checkpoints + "/step-00000010/"); }),
                 AllOf(HasSubstr(manifest.files[0].name), HasSubstr("No such file"), HasSubstr("no older complete")));
+  });
+}
+
+// A file system that fails says nothing about the checkpoint: no older one is recommended, and the status is that of a failure.
+TEST(Damage, AFileThatCannotBeReadNowIsNoDamage) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(3);
+    for (const int step : {10, 20}) model.save(folder.path(), step);
+    const std::string path = folder / "checkpoints/step-00000020";
+    if (model.comm().rank() == 0) test::make_unreadable(path + "/" + read_manifest(path).files[1].name);
+    model.comm().agree([] {});
+    EXPECT_THAT(error_of<IoError>([&] { (void)model.load(path); }),
+                AllOf(HasSubstr("No such device or address"), Not(HasSubstr("resume"))));
+    model.comm().agree([] {});
+    if (model.comm().rank() != 0) return;
+    EXPECT_THAT(verify(path).damage, ::testing::ElementsAre(HasSubstr("No such device or address")));
+    test::make_unreadable(path + "/manifest.json");
+    EXPECT_THROW((void)verify(path), IoError);
   });
 }
 

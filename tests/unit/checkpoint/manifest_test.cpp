@@ -10,6 +10,7 @@
 #include "mica/io/crc32c.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "support/unreadable_file.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -325,6 +326,8 @@ TEST(Manifest, AMissingFolderAndAMissingManifestAreDifferentThings) {
   const test::TemporaryFolder folder;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)read_manifest(folder / "absent"); }), HasSubstr("there is no checkpoint here"));
   EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)read_manifest(folder.path()); }), HasSubstr("manifest.json"));
+  test::make_unreadable(folder / "manifest.json");
+  EXPECT_THAT(error_of<IoError>([&] { (void)read_manifest(folder.path()); }), HasSubstr("No such device or address")) << "it may be sound";
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "mica/io/crc32c.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "support/unreadable_file.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
 namespace mica::checkpoint {
@@ -70,6 +71,17 @@ TEST(Retention, TheNewestWithAFiniteLossIsKept) {
   EXPECT_THAT(reasons_to_keep(diverging({8}), {1})[2], ElementsAre("the newest that has not diverged"));
 }
 
+// Models alone (checkpoint.optimizer=false) do not delete what a preempted run has saved to resume from.
+TEST(Retention, TheNewestThatCanBeResumedIsKept) {
+  std::vector<Keepable> checkpoints;
+  for (const std::int64_t step : {2, 4, 6, 8})
+    checkpoints.push_back({.path = "", .step = step, .val_loss = kNoLoss, .can_be_resumed = step == 4});
+  EXPECT_THAT(kept(checkpoints, {1}), ElementsAre(4, 8));
+  EXPECT_THAT(reasons_to_keep(checkpoints, {1})[1], ElementsAre("the newest that a run can resume"));
+  checkpoints[1].can_be_resumed = false;
+  EXPECT_THAT(kept(checkpoints, {1}), ElementsAre(8));
+}
+
 TEST(Retention, ReasonsSayWhichRuleAndOfWhat) {
   const std::vector<std::vector<std::string>> reasons = reasons_to_keep(kFive, {2, 4, 1});
   EXPECT_THAT(reasons[0], IsEmpty());
@@ -116,10 +128,33 @@ TEST(Retention, SavesOfADivergedRunLeaveAFiniteOne) {
   EXPECT_TRUE(read_manifest(folder / "checkpoints/step-00000005").diverged);
   std::ostringstream text;
   (void)run_inspect({folder.path()}, text, nullptr);
-  EXPECT_THAT(text.str(), AllOf(HasSubstr("diverged    the loss of this step, or its gradient norm, is NaN or infinite\n"),
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("diverged    the loss or gradient norm of this step, or a parameter, is NaN or infinite\n"),
                                 HasSubstr("kept        step 2: the newest that has not diverged\n")));
   save_step(6, false);
   EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(6));
+}
+
+TEST(Retention, SavesOfModelsAloneLeaveOneToResumeFrom) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(1);
+    for (const std::int64_t step : {1, 2, 3, 4}) {
+      SaveState state = model.state(step);
+      if (step != 2) state.optimizer = nullptr;
+      EXPECT_THAT(save(folder.path(), state, model.comm(), {.keep = 1}).notes, IsEmpty());
+    }
+  });
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(2, 4));
+}
+
+// The best one, or the only sound one, may be behind a read that fails.
+TEST(Retention, WhatCannotBeReadIsKept) {
+  const TemporaryFolder folder;
+  save_steps(folder.path(), {{1, 0.5}, {2, 2.0}}, {0});
+  test::make_unreadable(folder / "checkpoints/step-00000001/manifest.json");
+  io::write_file_atomically(folder / "checkpoints/step-00000002/manifest.json", "{}");
+  save_steps(folder.path(), {{3, 4.0}, {4, 3.0}}, {1, 0, 1});
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(1, 4)) << "a damaged one is deleted";
 }
 
 TEST(Retention, SavesFollowTheRulesAndLeaveWhatWasSetAside) {

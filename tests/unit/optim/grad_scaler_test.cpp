@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/clip_grad_norm.hpp"
+#include "mica/tensor/loss_scale.hpp"
 
 #include "unit/optim/sharded_weights.hpp"
 
@@ -181,7 +182,9 @@ TEST(GradScaler, GoesOnFromASavedState) {
     resumed.set_state(scaler.state());
     steps(resumed, 1);
     EXPECT_EQ(resumed.state(), (GradScaler::State{256, 0}));
-    EXPECT_THROW(resumed.set_state({0, 1}), CheckpointError);
+    resumed.set_state({0, 1});
+    EXPECT_EQ(resumed.state(), (GradScaler::State{kLeastLossScale, 1})) << "of a version without a least scale";
+    EXPECT_THROW(resumed.set_state({-1, 1}), CheckpointError);
     EXPECT_THROW(resumed.set_state({NAN, 1}), CheckpointError);
     EXPECT_THROW(resumed.set_state({1, -1}), CheckpointError);
   });

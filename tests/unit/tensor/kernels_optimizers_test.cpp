@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "mica/tensor/loss_scale.hpp"
+
 #include "kernels_testing.hpp"
 
 namespace mica::testing {
@@ -198,7 +200,9 @@ TEST_P(Optimizers, UpdateScaleBacksOffAndGrows) {
   constexpr double kLargest = 0x1p127;
   for (const auto& [first, steps] : std::vector<std::pair<double, std::vector<Step>>>{
            {8, {{0, 8, 1, 0}, {0, 16, 0, 0}, {0, 16, 1, 0}, {1, 8, 0, 1}, {1, 4, 0, 2}, {0, 4, 1, 2}, {0, 8, 0, 2}}},
-           {kLargest, {{0, kLargest, 1, 0}, {0, kLargest, 0, 0}, {1, kLargest / 2, 0, 1}}}}) {
+           {kLargest, {{0, kLargest, 1, 0}, {0, kLargest, 0, 0}, {1, kLargest / 2, 0, 1}}},
+           {1.5 * kLeastLossScale, {{1, kLeastLossScale, 0, 1}, {1, kLeastLossScale, 0, 2}, {0, kLeastLossScale, 1, 2}}},
+           {kLeastLossScale / 2, {{1, kLeastLossScale / 2, 0, 1}}}}) {
     Pair scale(HostTensor::of(DType::f32, {first})), tracker(HostTensor::of(DType::f32, {0})), skipped = tracker;
     for (const Step& step : steps) {
       HostTensor found = HostTensor::of(DType::f32, {step.found});

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@
 #include "mica/io/atomic_file.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "support/unreadable_file.hpp"
 
 namespace mica::train {
 namespace {
@@ -49,6 +51,17 @@ TEST(MetricsFile, DropsWhatWillBeDoneAgain) {
       ElementsAre(R"({"event":"step","step":4})", R"({"event":"resumed","from":4})",
                   ::testing::StartsWith(
                       R"({"event":"resumed","from":4,"checkpoint":"x/step-00000004","ranks":3,"set_aside":"x/set-aside-1","time":)")));
+}
+
+TEST(MetricsFile, AReadThatFailsLosesNoRows) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  drop_later_metrics(path, 4);
+  EXPECT_FALSE(std::filesystem::exists(path)) << "there was none";
+  test::make_unreadable(path);
+  EXPECT_THROW(drop_later_metrics(path, 4), IoError);
+  EXPECT_THROW(copy_later_metrics(path, 4, folder / "later.jsonl"), IoError);
+  EXPECT_TRUE(std::filesystem::is_socket(path)) << "it was replaced";
 }
 
 // JSON has no such numbers: a diverged run's rows are still rows.
