@@ -102,6 +102,7 @@ class Loader {
   void read(const HostComm& comm, const std::vector<int>& mesh_ranks, bool is_of_this_mesh) {
     const ReadPlan plan = make_read_plan({folder_, manifest_, comm, units_, mesh(), mesh_ranks, is_of_this_mesh});
     report_.bytes = read_together({folder_, comm, pool(), plan.parts, [&] { return make_sinks(plan); }, plan.for_each_destination});
+    if (!stateless_.empty()) start_counts_anew();
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -185,12 +186,32 @@ class Loader {
     }
   }
 
-  /// Requests one kind of one unit's shard. State that the checkpoint lacks (of a unit that no step had updated yet) becomes
-  /// zero.
+  /// Requests one kind of one unit's shard. State that the checkpoint lacks becomes zero: of a unit that no step had updated yet, or that
+  /// was frozen or ignored when it was saved.
   void add(const ReadPlan& plan, std::size_t unit, const std::string& kind, TensorView to) {
-    const auto& parameters = units_[unit].layout->parameters();
-    if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); })) clear(to);
+    bool is_complete = true;
+    for (const fsdp::ParameterSpec& p : units_[unit].layout->parameters()) {
+      if (plan.has(p.name, kind)) continue;
+      is_complete = false;
+      stateless_[p.name] = 0;
+    }
+    if (!is_complete) clear(to);
     sinks_.push_back({unit, kind, to});
+  }
+
+  /// Moments that start from zero count their steps from zero, too: otherwise bias correction would leave the first steps many times too
+  /// long.
+  void start_counts_anew() {
+    std::vector<std::string> names;
+    for (const auto& [name, steps] : stateless_) {
+      if (target_.optimizer->steps_of(name) > 0) names.push_back(name);
+    }
+    target_.optimizer->set_parameter_steps(stateless_);
+    if (names.empty()) return;
+    report_.notes.push_back(
+        fmt::format("it has no optimizer state of {} parameter{}, {}{}: frozen or ignored when it was saved; here their "
+                    "state starts from zero",
+                    names.size(), names.size() == 1 ? "" : "s", names[0], names.size() == 1 ? "" : " ..."));
   }
 
   const std::string& folder_;
@@ -201,6 +222,7 @@ class Loader {
   std::vector<SavedUnit> units_;  // this model's: for storages_, then for whole_
   std::vector<WholeTensor> whole_;
   std::vector<Sink> sinks_;
+  std::map<std::string, std::int64_t> stateless_;  // parameters whose optimizer state the checkpoint lacks, with 0
   LoadReport report_;
 };
 

@@ -118,12 +118,14 @@ class Exporter {
     else
       copy_straight(tensor, writer);
   }
+  [[nodiscard]] std::int64_t num_not_finite() const { return num_not_finite_; }
 
  private:
   void read(const HfTensor& tensor, std::int64_t begin, std::int64_t numel) {
     from_.resize(static_cast<std::size_t>(std::max<std::int64_t>(numel, std::ssize(from_))));
     reader_.read_f32(tensor.parameter, std::string(kMasterKind), begin, numel, from_.data());
     if (hf_.dtype == DType::f16) check_range(tensor, begin, numel);
+    num_not_finite_ += std::count_if(from_.data(), from_.data() + numel, [](float value) { return !std::isfinite(value); });
     done_ += numel;
     if (options_.progress) options_.progress(done_, total_);
   }
@@ -162,7 +164,7 @@ class Exporter {
 
   ParameterReader& reader_;
   const HfExportOptions& hf_;
-  std::int64_t total_, done_ = 0;
+  std::int64_t total_, done_ = 0, num_not_finite_ = 0;
   const ConvertOptions& options_;
   std::vector<float> from_, to_;
 };
@@ -210,6 +212,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     add_checksum(shard.name);
   }
   reader.finish();
+  report.num_not_finite = exporter.num_not_finite();
   if (shards.size() > 1) add_file(kHfIndexFile, index_text(tensors, shards, report.bytes));
   add_file("config.json", config.dump(2) + "\n");
   io::write_file_atomically(checksum_list_path(folder.temporary()), checksums);

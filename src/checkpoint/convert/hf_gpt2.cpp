@@ -11,8 +11,14 @@ namespace {
 constexpr std::int64_t kVocabSize = 50257;  // of OpenAI's vocabulary; its last id is <|endoftext|>
 
 std::map<std::string, std::string> read_config(const HfConfig& config) {
-  const std::int64_t width = config.integer("n_embd", 768);
-  const std::int64_t heads = config.integer("n_head", 12);
+  const auto either = [&](const char* own, const char* general, std::int64_t otherwise) {
+    const std::int64_t value = config.integer(own, config.integer(general, otherwise));
+    require<ConfigError>(config.integer(general, value) == value, "{}: {} is {}, but {}, its other name, is {}", config.path(), own, value,
+                         general, config.integer(general, value));
+    return value;
+  };
+  const std::int64_t width = either("n_embd", "hidden_size", 768);
+  const std::int64_t heads = either("n_head", "num_attention_heads", 12);
   require<ConfigError>(width % heads == 0, "{}: n_embd {} is not divisible by n_head {}", config.path(), width, heads);
   config.expect("activation_function", "gelu_new", "Mica's GPT-2 has no other activation");
   config.expect("n_inner", 4 * width, "Mica's GPT-2 has 4 * n_embd channels in its feed-forward layers");
@@ -22,12 +28,12 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
   config.expect("add_cross_attention", false, "Mica's GPT-2 has no cross-attention");
   // reorder_and_upcast_attn only changes rounding; the *_pdrop are for training, where model.dropout is used.
   return {{"type", "gpt2"},
-          {"layers", std::to_string(config.integer("n_layer", 12))},
+          {"layers", std::to_string(either("n_layer", "num_hidden_layers", 12))},
           {"heads", std::to_string(heads)},
           {"width", std::to_string(width)},
           {"intermediate_size", "0"},  // 4 * width
           {"vocab_size", std::to_string(config.integer("vocab_size", kVocabSize))},
-          {"context", std::to_string(config.integer("n_positions", 1024))},
+          {"context", std::to_string(either("n_positions", "max_position_embeddings", 1024))},
           {"tie_embeddings", config.flag("tie_word_embeddings", true) ? "true" : "false"},
           {"dropout", "0"}};
 }

@@ -22,7 +22,7 @@ namespace mica::checkpoint {
 namespace {
 
 /// Most bytes of a broadcast.
-constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20, kBroadcastNumel = kBroadcastBytes / 4;
 
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
   if (key == "dropout") return true;
@@ -91,19 +91,24 @@ void send_to_sharers(const fsdp::UnitStorage& unit, int reader, const Buffer& bu
   }
 }
 
-/// Reads ignored parameters, each on one rank, and converts them to the dtype that they have here.
+/// Reads ignored parameters part by part, each on one rank, and converts them to the dtype that they have here.
 void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostComm& comm) {
   int next = 0;
   for (const WholeTensor& tensor : whole_tensors(root)) {
     if (opened.find(tensor.name) == nullptr) continue;  // a buffer: this model's own value stays
-    const std::string bytes = comm.from_root(next++ % comm.num_ranks(), [&] {
-      std::vector<float> values(static_cast<std::size_t>(tensor.data.numel()));
-      opened.source->read_f32(tensor.name, std::string(kMasterKind), 0, std::ssize(values), values.data());
-      std::string converted(static_cast<std::size_t>(tensor.data.bytes()), '\0');
-      convert(values.data(), DType::f32, converted.data(), tensor.data.dtype, std::ssize(values));
-      return converted;
-    });
-    root.device_mesh().pool().copy(tensor.data.data, bytes.data(), tensor.data.bytes());
+    const int reader = next++ % comm.num_ranks();
+    const TensorView whole = tensor.data.reshaped(Shape{tensor.data.numel()});
+    for (std::int64_t at = 0; at < whole.numel(); at += kBroadcastNumel) {
+      const TensorView part = whole.slice(at, std::min(kBroadcastNumel, whole.numel() - at));
+      const std::string bytes = comm.from_root(reader, [&] {
+        std::vector<float> values(static_cast<std::size_t>(part.numel()));
+        opened.source->read_f32(tensor.name, std::string(kMasterKind), at, std::ssize(values), values.data());
+        std::string converted(static_cast<std::size_t>(part.bytes()), '\0');
+        convert(values.data(), DType::f32, converted.data(), part.dtype, std::ssize(values));
+        return converted;
+      });
+      root.device_mesh().pool().copy(part.data, bytes.data(), part.bytes());
+    }
   }
 }
 

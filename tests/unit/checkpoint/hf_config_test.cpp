@@ -54,6 +54,21 @@ TEST(HfConfig, AnOldConfigHasGpt2sOwnDefaults) {
   EXPECT_TRUE(model.keys.flag("tie_embeddings"));
 }
 
+// transformers takes these, too.
+TEST(HfConfig, Gpt2sSizesHaveGeneralNames) {
+  const Json general{{"model_type", "gpt2"},          {"hidden_size", 24}, {"num_attention_heads", 3}, {"num_hidden_layers", 2},
+                     {"max_position_embeddings", 17}, {"n_inner", nullptr}};
+  const HfModel model = model_of(general);
+  EXPECT_EQ(model.keys.integer("width"), 24);
+  EXPECT_EQ(model.keys.integer("heads"), 3);
+  EXPECT_EQ(model.keys.integer("layers"), 2);
+  EXPECT_EQ(model.keys.integer("context"), 17);
+  Json both = general;
+  both["n_head"] = 4;
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)model_of(both); }),
+              HasSubstr("n_head is 4, but num_attention_heads, its other name, is 3"));
+}
+
 TEST(HfConfig, MissingTokenIdsAreTheDefaultsOfTheirVocabulary) {
   const auto ids_of = [](const Json& config) {
     const TemporaryFolder folder;

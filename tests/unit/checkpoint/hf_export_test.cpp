@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,6 +23,7 @@ using test::TemporaryFolder;
 using test::tensors_of_folder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 TEST(HfExport, F2_GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
@@ -169,6 +172,18 @@ TEST(HfExport, ANumberPastFp16IsAnErrorAndNothingIsLeft) {
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
   convert({"hf-export", checkpoint, folder / "out", "--dtype=bf16"});
+}
+
+TEST(HfExport, AModelThatHasDivergedIsWrittenWithAWarning) {
+  const TemporaryFolder folder;
+  HfFolder hf = HfFolder::reference("gpt2");
+  EXPECT_THAT(convert({"hf-export", test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "good"), folder / "good-hf"}),
+              Not(HasSubstr("warning")));
+  hf.tensors["transformer.h.1.ln_1.bias"].values[5] = std::numeric_limits<float>::quiet_NaN();
+  hf.tensors["transformer.h.0.attn.c_attn.weight"].values[7] = -std::numeric_limits<float>::infinity();
+  hf.write(folder / "hf");
+  EXPECT_THAT(convert({"hf-export", test::save_hf_model(folder / "hf", 2, folder / "run"), folder / "out"}),
+              HasSubstr("warning: 2 of its values are NaN or infinite: the training had diverged."));
 }
 
 TEST(HfExport, ADryRunChecksAndWritesNothing) {

@@ -21,6 +21,7 @@ using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 namespace fs = std::filesystem;
@@ -224,6 +225,25 @@ TEST(SaveLoad, StateThatWasNeverAllocatedIsZero) {
     EXPECT_EQ(model.bits()[0], masters[0]);
     EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
   });
+}
+
+// A unit was frozen when the checkpoint was written: its moments are gone, so its count of steps must not stay.
+TEST(SaveLoad, WithoutTheirStateParametersCountFromZero) {
+  const TemporaryFolder folder;
+  for (const int num_ranks : {1, 2}) {
+    const std::string run = folder / fmt::format("{}", num_ranks);
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(world->duplicate("frozen"), test::small_units());
+      for (const fsdp::UnitParameter& p : model.root().units().back()->storage()->parameters()) p.parameter->requires_grad = false;
+      model.fill(5);
+      const std::string path = model.save(run, 1).path;
+      SavedModel thawed(std::move(world), test::small_units());
+      thawed.fill(6);
+      EXPECT_THAT(thawed.load(path).notes, ElementsAre(HasSubstr("no optimizer state of 1 parameter, u1.last: frozen or ignored")));
+      EXPECT_EQ(thawed.optimizer().steps_of("u0.weight"), 5);
+      EXPECT_EQ(thawed.optimizer().steps_of("u1.last"), 0);
+    });
+  }
 }
 
 // Groups may name fewer parameters than those of the saved run: state that has no place is left in the file.
