@@ -18,7 +18,8 @@
 namespace mica::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kLong{2500}, kForTheFirstToTell{1000};
+/// MPI_Init of a large job takes seconds, and slurmd logs each look at it as an error: one rank of a node looks first.
+constexpr std::chrono::milliseconds kLong{2500}, kLongForOthers{10'000};
 
 bool is_zero(const char* number) { return number != nullptr && std::string_view(number) == "0"; }
 
@@ -38,10 +39,10 @@ bool is_stopped_within(const std::stop_token& stop, std::chrono::milliseconds ti
   return stop.stop_requested();
 }
 
-/// Every rank looks for itself, since srun need not end the others when one does.
+/// Every rank looks for itself in the end, since srun need not end the others when one does.
 /// @param warns  whether this rank tells what may be harmless: one of all ranks does
 void look(const std::stop_token& stop, const std::string& hosts_of_step, bool is_first, bool warns) {
-  if (is_stopped_within(stop, kLong)) return;
+  if (is_stopped_within(stop, is_first ? kLong : kLongForOthers)) return;
   const UnreachableHost host = unreachable_slurm_host(hosts_of_step);
   if (host.pair.empty() || stop.stop_requested()) return;
   if (host.is_silent) {
@@ -49,8 +50,6 @@ void look(const std::stop_token& stop, const std::string& hosts_of_step, bool is
       std::fprintf(stderr,
                    "mica: error: %s: MPI does not start; open the network between these hosts, or leave one of them out (srun --exclude)\n",
                    host.pair.c_str());
-    } else if (is_stopped_within(stop, kForTheFirstToTell)) {
-      return;
     }
     ::_exit(static_cast<int>(ExitCode::user_mistake));
   }

@@ -100,6 +100,36 @@ std::string elsewhere_line(std::string_view key) {
   return text.empty() ? "" : fmt::format("      {}\n", text);
 }
 
+/// A key that a choice makes idle is refused, unless it has its default.
+void refuse_idle_keys(const Config& config, const std::vector<std::string_view>& names, std::string_view choice) {
+  static const Config defaults;
+  for (const std::string_view name : names) {
+    const ConfigKey* key = find_key(name);
+    require<ConfigError>(key->get(config) == key->get(defaults), "{} = {} has no effect with {}: leave it {}", name, key->get(config),
+                         choice, key->get(defaults));
+  }
+}
+
+void check_optimizer(const Config& config) {
+  const std::string choice = "optim.type = " + config.optim.type;
+  if (config.optim.type == "sgd") {
+    refuse_idle_keys(config, {"optim.beta1", "optim.beta2", "optim.eps"}, choice);
+  } else {
+    refuse_idle_keys(config, {"optim.momentum", "optim.nesterov"}, choice);
+  }
+  require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
+                       "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+}
+
+/// Ignored parameters are stored in param_dtype, and a full-precision evaluation computes in fp32 with them.
+void check_ignored(const Config& config) {
+  const bool is_low = config.fsdp.param_dtype != "fp32";
+  require<ConfigError>(config.fsdp.ignore.empty() || !config.fsdp.full_precision_in_eval || !is_low,
+                       "fsdp.full_precision_in_eval = true evaluates in fp32, but fsdp.ignore keeps parameters in fsdp.param_dtype = {} "
+                       "alone: choose one of the two, or fsdp.param_dtype=fp32",
+                       config.fsdp.param_dtype);
+}
+
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
 void check_in_backward(const Config& config) {
   if (!config.optim.in_backward) return;
@@ -183,6 +213,8 @@ Config parse_config(const ConfigText& text, const std::vector<std::string>& over
     in_file.add(config, key, entry.key, place);
   }
   for (const std::string& flag : overrides) apply_flag(config, flag, in_flags);
+  // Decay as L2 in the gradient is not AdamW's: as in PyTorch, there is none unless it is asked for.
+  if (config.optim.type != "adamw" && !config.set_by_user.contains("optim.weight_decay")) config.optim.weight_decay = 0;
   return config;
 }
 
@@ -201,8 +233,8 @@ void check_config(const Config& config) {
                        config.optim.lr);
   require<ConfigError>(config.optim.warmup_steps <= config.train.steps, "optim.warmup_steps = {} is more than train.steps = {}",
                        config.optim.warmup_steps, config.train.steps);
-  require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
-                       "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+  check_optimizer(config);
+  check_ignored(config);
   require<ConfigError>(
       config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",
       "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",

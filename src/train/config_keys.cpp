@@ -233,7 +233,9 @@ std::vector<ConfigKey> make_keys() {
       whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31, "vocabulary size; used as given, never padded"),
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence, in tokens"),
       flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the output head uses the token embedding's weight"),
-      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "gpt2: dropout probability in training"),
+      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999,
+           "gpt2: dropout probability in training, of the embeddings and of what attention and mlp give to the residual stream, not of "
+           "attention weights; model.init_from does not set it"),
       real("model.rms_eps", MICA_FIELD(model.rms_eps), 0, 1, "llama: epsilon of RMSNorm, added to the mean square"),
       real("model.rope_theta", MICA_FIELD(model.rope_theta), 1e-3, 1e30, "llama: base of the rotary frequencies"),
       choice("model.rope_scaling", MICA_FIELD(model.rope_scaling), {"none", "llama3"},
@@ -319,7 +321,10 @@ std::vector<ConfigKey> make_keys() {
               "optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
               "dtype of the optimizer's moments, in memory and in checkpoints: bf16 takes half the space of fp32, int8 a quarter. Both use "
               "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only")),
-      real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
+      real(
+          "optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6,
+          "weight decay of matrices; biases and norms are not decayed. adamw: of the weights; adam and sgd: L2, added to the gradient, and 0 "
+          "unless it is set"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
       flag("optim.in_backward", MICA_FIELD(optim.in_backward),
            "step each unit as soon as its gradient is reduced, then free the gradient; not with clipping or loss scaling"),
@@ -346,9 +351,10 @@ std::vector<ConfigKey> make_keys() {
       flag("train.f32_logits", MICA_FIELD(train.f32_logits),
            "GPUs: logits in fp32 whatever fsdp.param_dtype is; false: in param_dtype, as with PyTorch's autocast, which takes "
            "less time and half the memory; a bf16 logit of 10 is off by up to 0.03"),
-      flag("train.deterministic", MICA_FIELD(train.deterministic),
-           "bitwise the same results on any number of ranks (with the same train.micro_batch and train.global_batch); costs memory and "
-           "communication"),
+      flag(
+          "train.deterministic", MICA_FIELD(train.deterministic),
+          "bitwise the same results on any number of ranks (with the same train.micro_batch, train.global_batch and mesh.threads); costs memory and "
+          "communication"),
       flag("train.reproducible", MICA_FIELD(train.reproducible),
            "bitwise repeatable on the same mesh. GPUs: false lets cuDNN and cuBLASLt add up attention gradients and parts of "
            "fp32 products in any order, which is faster and takes less memory"),

@@ -14,14 +14,18 @@ namespace mica::train {
 namespace {
 
 constexpr std::array<std::string_view, 5> kFreePrefixes{"mesh.", "fsdp.", "log.", "run.name", "run.take_over"};
+/// Keys with a free prefix that decide what is trained, or in which precision.
+constexpr std::array<std::string_view, 6> kTold{
+    "fsdp.freeze", "fsdp.ignore", "fsdp.param_dtype", "fsdp.reduce_dtype", "fsdp.gradient_compression", "fsdp.keep_low_precision_grads"};
 constexpr std::array<std::string_view, 3> kDecidesData{"train.seq_len", "train.global_batch", "data.order"};
 
 bool is_free(std::string_view key) {
+  if (std::ranges::find(kTold, key) != kTold.end()) return false;
   for (const std::string_view prefix : kFreePrefixes) {
     if (key.starts_with(prefix)) return true;
   }
-  return key == "run.dir" || key == "model.init_from" || key.starts_with("checkpoint.") || key == "train.log_interval" ||
-         key == "train.eval_interval" || key == "train.eval_batches" || key == "train.drift_interval" || key == "train.max_hours";
+  return key == "run.dir" || key.starts_with("checkpoint.") || key == "train.log_interval" || key == "train.eval_interval" ||
+         key == "train.eval_batches" || key == "train.drift_interval" || key == "train.max_hours";
 }
 
 /// Dropout belongs to training, not to the model; init_from has no effect after the first step.
@@ -31,6 +35,14 @@ std::vector<std::string> check_keys(const Config& config, const Config& saved, c
   std::vector<std::string> told;
   for (const KeyChange& change : compare_configs(saved, config)) {
     if (is_free(change.key)) continue;
+    if (change.key == "model.init_from") {
+      if (!config.model.init_from.empty())
+        told.push_back(
+            fmt::format("model.init_from: {} is not read, since the run resumes with its own model; choose another run.name to "
+                        "start from it",
+                        change.after));
+      continue;
+    }
     require<ConfigError>(!is_of_model(change.key) && change.key != "run.seed",
                          "{} was saved with {} = {}, but this run has {}: a run resumes only with the model and seed that it "
                          "started with; set it back, or start a new run in another run.dir",
@@ -76,7 +88,8 @@ Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest,
 Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data, const std::string& place) {
   const Config saved = saved_config(manifest, place);
   Continuation next{.sequences = manifest.global_batch > 0 ? manifest.sequences : manifest.step * saved.train.global_batch,
-                    .changes = check_keys(config, saved, place)};
+                    .changes = check_keys(config, saved, place),
+                    .is_loss_scale_new = config.optim.loss_scale != saved.optim.loss_scale};
   if (!manifest.data.empty() && manifest.data != data.fingerprint) {
     require<ConfigError>(config.checkpoint.allow_data_change,
                          "{} was trained on other tokens: data.train had {}, and has {}: later steps would see other data; name the "

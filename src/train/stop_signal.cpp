@@ -19,7 +19,7 @@ std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_ms{0};
 std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
 
-constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 
 sigset_t set_of(std::span<const int> signals) {
   sigset_t set;
@@ -80,6 +80,8 @@ void StopSignal::set_on_sigterm(OnSigterm what) { g_on_sigterm = what; }
 
 int StopSignal::received() { return g_received; }
 
-std::string signal_name(int signal) { return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGUSR1"; }
+std::string signal_name(int signal) {
+  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
+}
 
 }  // namespace mica::train

@@ -107,12 +107,8 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   const std::vector<Cores> ranks = gather_cores(node, mine);
   const int most = quota_threads(node);
   const char* variable = std::getenv("OMP_NUM_THREADS");
-  ThreadCount count;
-  if (wanted > 0) {
-    count.threads = wanted;
-  } else {
-    count.threads = variable != nullptr ? std::max(1, std::atoi(variable)) : std::min(most, threads_of_rank(ranks, node.rank()));
-  }
+  const int asked = wanted > 0 ? wanted : variable != nullptr ? std::atoi(variable) : 0;
+  ThreadCount count{.threads = asked > 0 ? asked : std::min(most, threads_of_rank(ranks, node.rank())), .warning = {}};
   std::vector<int> threads;
   for (const std::string& text : node.gather_strings(std::to_string(count.threads))) threads.push_back(std::stoi(text));
   std::string warning;

@@ -175,12 +175,20 @@ TEST_F(Launch, AClockThatIsHoursAhead) {
 // Files of quotas, over what cgroups are mounted: one CPU for all.
 TEST_F(Launch, ACpuQuotaLimitsTheThreads) {
   ASSERT_GT(num_cores(), 1) << "with one core there is one thread anyway";
-  const Finished seen =
-      test::run(mounted("for at in $(sed -n 's/^\\([^ ]* \\)\\{4\\}\\([^ ]*\\) .* - cgroup2\\{0,1\\} .*/\\2/p' /proc/self/mountinfo); do "
-                        "mount -t tmpfs tmpfs $at && echo 100000 100000 >$at/cpu.max && echo 100000 >$at/cpu.cfs_quota_us && "
-                        "echo 100000 >$at/cpu.cfs_period_us || exit 99; done",
-                        under_mpirun(1, Words{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + train({"--check"}))));
-  expect_warned(seen, {"device   CPU, 1 OpenMP thread per rank"});
+  for (const Words& without_number : {Words{"-u", "OMP_NUM_THREADS"}, Words{"OMP_NUM_THREADS="}}) {
+    const Finished seen =
+        test::run(mounted("for at in $(sed -n 's/^\\([^ ]* \\)\\{4\\}\\([^ ]*\\) .* - cgroup2\\{0,1\\} .*/\\2/p' /proc/self/mountinfo); do "
+                          "mount -t tmpfs tmpfs $at && echo 100000 100000 >$at/cpu.max && echo 100000 >$at/cpu.cfs_quota_us && "
+                          "echo 100000 >$at/cpu.cfs_period_us || exit 99; done",
+                          under_mpirun(1, Words{"/usr/bin/env"} + without_number + train({"--check"}))));
+    expect_warned(seen, {"device   CPU, 1 OpenMP thread per rank"});
+  }
+}
+
+TEST_F(Launch, AVariableWithoutANumberIsNone) {
+  const std::string cores = std::to_string(num_cores());
+  const Finished seen = test::run(under_mpirun(1, Words{"/usr/bin/env", "OMP_NUM_THREADS=many"} + train({"--check"})));
+  expect_warned(seen, {"device   CPU, " + cores + " OpenMP thread" + (num_cores() == 1 ? "" : "s") + " per rank"});
 }
 
 TEST_F(Launch, RanksOnTheSameCore) {

@@ -110,7 +110,7 @@ TEST_F(Stop, ASignalToAnyRankSavesOnAll) {
     const char* name;
   };
   for (const Case& each : {Case{1, 0, SIGINT, "SIGINT"}, Case{2, 1, SIGUSR1, "SIGUSR1"}, Case{4, 3, SIGTERM, "SIGTERM"},
-                           Case{4, 0, SIGUSR1, "SIGUSR1"}, Case{4, 2, SIGINT, "SIGINT"}}) {
+                           Case{4, 0, SIGUSR2, "SIGUSR2"}, Case{4, 2, SIGINT, "SIGINT"}}) {
     SCOPED_TRACE(std::string(each.name) + " to rank " + std::to_string(each.rank) + " of " + std::to_string(each.num_ranks));
     fs::remove_all(run_folder());
     Child child(command(each.num_ranks));

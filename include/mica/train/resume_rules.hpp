@@ -24,10 +24,11 @@ struct TrainingData {
 struct Continuation {
   std::int64_t sequences = 0;        ///< seen by the run so far, so also the index of the next one
   std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", to report to the user
+  bool is_loss_scale_new = false;    ///< the run goes on with optim.loss_scale and not with the checkpoint's
 };
-/// Checks what may change between a checkpoint and the run that resumes from it: mesh, fsdp, log, run and checkpoint keys
-/// freely; optim, train and data keys with a notice; what decides which data a step sees (seq_len, global_batch, order, the
-/// tokens themselves) only with checkpoint.allow_data_change; the model never.
+/// Checks what may change between a checkpoint and the run that resumes from it: mesh, fsdp, log, run and checkpoint keys freely, but for
+/// what is trained and in which precision; that, optim, train and data keys with a notice; what decides which data a step sees (seq_len,
+/// global_batch, order, the tokens themselves) only with checkpoint.allow_data_change; the model never.
 /// @param config  with_batch_of().  @param place  for error texts.
 /// @throws ConfigError naming the key and both values.
 [[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,

@@ -29,7 +29,7 @@ plays them with the hardware's rates.
 
   CONFIG                 a config of mica-train; --section.key=value sets a key and overrides the file
   --ranks=N              1 to 16384
-  --ranks-per-node=M     default: as the hardware says
+  --ranks-per-node=M     default: as the hardware says; more ranks on a CPU node than that share its cores and memory
   --hardware=NAME|FILE   a100-40, a100-80, h100-80, h200, cpu-epyc-9654, cpu-xeon-8480, or a JSON file of the same form;
                          mica-bench gemm --hardware-out FILE, then comm --hardware-out FILE, write one for this machine
   --software=NAME|FILE   times the kernels of another program under Mica's schedule, to compare with measurements of that program:
@@ -141,12 +141,36 @@ PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
   return command;
 }
 
-Cluster cluster_of(const PlanRequest& command) {
+/// Computes with fewer threads than the hardware's file says.
+void use_threads(int threads, plan::Hardware& h) {
+  const double part = std::min(1.0, static_cast<double>(threads) / h.threads);
+  for (double* each : {&h.product_tflops.fp32, &h.product_tflops.tf32, &h.product_tflops.bf16, &h.attention.forward_tflops,
+                       &h.attention.backward_tflops}) {
+    *each *= part;
+  }
+  h.threads = threads;
+}
+
+/// A rank's part of a CPU node that more ranks share than its file says.
+void share_among(int ranks_per_node, plan::Hardware& h) {
+  if (h.is_gpu || ranks_per_node <= h.ranks_per_node) return;
+  const double part = static_cast<double>(h.ranks_per_node) / ranks_per_node;
+  for (double* each :
+       {&h.memory_gib, &h.reserved_gib, &h.peak_tflops.fp32, &h.peak_tflops.tf32, &h.peak_tflops.bf16, &h.memory_gb_s, &h.in_node_gb_s}) {
+    *each *= part;
+  }
+  h.ranks_per_node = ranks_per_node;
+  use_threads(std::max(1, static_cast<int>(h.threads * part)), h);
+}
+
+Cluster cluster_of(const PlanRequest& command, const Config& config) {
   Cluster cluster{.hardware = plan::find_hardware(command.hardware), .num_ranks = static_cast<int>(command.ranks)};
   cluster.ranks_per_node = command.ranks_per_node > 0 ? static_cast<int>(command.ranks_per_node) : cluster.hardware.ranks_per_node;
   cluster.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks);
   if (!command.software.empty()) cluster.software = plan::find_software(command.software);
   if (command.node_gbps > 0) cluster.hardware.network_gbps = command.node_gbps;
+  share_among(cluster.ranks_per_node, cluster.hardware);
+  if (!cluster.hardware.is_gpu && config.mesh.threads > 0) use_threads(static_cast<int>(config.mesh.threads), cluster.hardware);
   require<ConfigError>(cluster.num_ranks % cluster.ranks_per_node == 0,
                        "--ranks={} is not a multiple of the {} ranks of a node: choose a multiple, or set "
                        "--ranks-per-node",
@@ -226,8 +250,8 @@ ExitCode run_plan(const std::vector<std::string>& arguments, std::ostream& out) 
     out << text;
     return ExitCode::done;
   }
-  const Cluster cluster = cluster_of(command);
   const Config config = read_config(command);
+  const Cluster cluster = cluster_of(command, config);
   if (command.advise) {
     print_advice(config, cluster, out);
   } else {

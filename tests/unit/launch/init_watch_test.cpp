@@ -22,7 +22,7 @@ using ::testing::ExitedWithCode;
 
 /// A rank whose MPI_Init takes as long as its watch; ends with 0 if that does not end it.
 [[noreturn]] void wait_in_init(const std::string& other_host, const char* rank) {
-  ::alarm(20);
+  ::alarm(30);
   ::setenv("SLURM_STEP_NODELIST", (host_name() + "," + other_host).c_str(), 1);
   ::setenv("SLURM_LOCALID", rank, 1);
   ::setenv("SLURM_PROCID", rank, 1);

@@ -107,6 +107,15 @@ TEST(ConfigFile, KeysThatTheUserSetAreKnown) {
   EXPECT_FALSE(config.set_by_user.contains("model.heads"));
 }
 
+// Only AdamW's decay is decoupled: L2 in the gradient is not added unless it is asked for, as in PyTorch.
+TEST(ConfigFile, AdamAndSgdDecayOnlyIfAskedTo) {
+  const auto decay = [](const std::vector<std::string>& flags) { return parse_config({}, flags).optim.weight_decay; };
+  EXPECT_EQ(decay({}), 0.1);
+  EXPECT_EQ(decay({"--optim.type=adam"}), 0);
+  EXPECT_EQ(decay({"--optim.type=sgd"}), 0);
+  EXPECT_EQ(decay({"--optim.type=sgd", "--optim.weight_decay=0.1"}), 0.1);
+}
+
 TEST(ConfigFile, OldNamesAreReadAndNewOnesWritten) {
   const Config config = parsed("[model]\nhidden = 24\n", {"--train.accumulate=no_sync"});
   EXPECT_EQ(config.model.intermediate_size, 24);

@@ -53,6 +53,22 @@ TEST(PlanCommand, PlansEveryExample) {
   }
 }
 
+// A CPU's hardware file describes one rank of a node: more ranks share what the node has, and mesh.threads may leave cores idle.
+TEST(PlanCommand, RanksShareACpuNode) {
+  const auto plan = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> all{config_path("gpt2-124m"), "--ranks=8", "--hardware=cpu-epyc-9654", "--json", "--largest=false",
+                                 "--fsdp.param_dtype=fp32"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return nlohmann::json::parse(output_of(all));
+  };
+  const auto two = plan({"--ranks-per-node=2"}), eight = plan({"--ranks-per-node=8"}), half = plan({"--mesh.threads=48"});
+  EXPECT_GT(eight["step_ms"], 3 * two["step_ms"].get<double>()) << "a quarter of the cores each";
+  EXPECT_LT(eight["capacity_bytes"], two["capacity_bytes"].get<double>() / 3);
+  EXPECT_NEAR(eight["mfu"], two["mfu"], 0.1);
+  EXPECT_GT(half["step_ms"], 1.5 * two["step_ms"].get<double>());
+  EXPECT_EQ(plan({"--mesh.threads=96"}), two);
+}
+
 TEST(PlanCommand, PrintsATable) {
   const std::string text =
       output_of({config_path("gpt2-124m"), "--ranks=16", "--hardware=a100-40", "--node-gbps=200", "--train.micro_batch=8"});

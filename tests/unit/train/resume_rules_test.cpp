@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/resume_rules.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mica::train {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // 215 tokens are 10 sequences of 20 or 21 of 10. After 105 sequences of 20, epoch 10 has used its first 5: tokens 0 to 99.
 TEST(CheckResume, AnotherSequenceLengthGoesOnWithTheFirstUnseenToken) {
@@ -25,6 +30,36 @@ TEST(CheckResume, AnotherSequenceLengthGoesOnWithTheFirstUnseenToken) {
   EXPECT_EQ(sequences(20), 105);
   EXPECT_EQ(sequences(10), 10 * 21 + 10);
   EXPECT_EQ(sequences(30), 10 * 7 + 4) << "sequence 3 of 30 begins with token 90, which was seen";
+}
+
+TEST(CheckResume, WhatIsTrainedAndFromWhatIsTold) {
+  Config saved;
+  saved.fsdp.freeze = {"transformer.h.0.*"};
+  saved.model.init_from = "base";
+  saved.optim.loss_scale = 1024;
+  checkpoint::Manifest manifest;
+  manifest.global_batch = 4;
+  manifest.config = to_ini(saved, IniKeys::all);
+  const auto changes = [&](const Config& now) {
+    return check_resume(with_batch_of(now, manifest, "x"), manifest, {.fingerprint = "", .num_tokens = 215}, "x");
+  };
+  EXPECT_THAT(changes(saved).changes, IsEmpty());
+  EXPECT_FALSE(changes(saved).is_loss_scale_new);
+  Config now = saved;
+  now.fsdp.freeze.clear();
+  now.fsdp.strategy = "no_shard";
+  EXPECT_THAT(changes(now).changes, ElementsAre("fsdp.freeze: transformer.h.0.* -> "));
+  now = saved;
+  now.fsdp.param_dtype = "bf16";
+  EXPECT_THAT(changes(now).changes, ElementsAre("fsdp.param_dtype: fp32 -> bf16"));
+  now = saved;
+  now.model.init_from = "other";
+  EXPECT_THAT(changes(now).changes, ElementsAre(HasSubstr("model.init_from: other is not read")));
+  now.model.init_from.clear();
+  EXPECT_THAT(changes(now).changes, IsEmpty());
+  now = saved;
+  now.optim.loss_scale = 8;
+  EXPECT_TRUE(changes(now).is_loss_scale_new);
 }
 
 // A checkpoint keeps the config of its time: keys that were renamed since are the same keys.
