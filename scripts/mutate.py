@@ -51,6 +51,9 @@ bool mutant(int number) noexcept {
 }
 """
 DECLARATION = "namespace mica { bool mutant(int) noexcept; }\n#line 1\n"
+# Each breakage of a shell script is a copy beside it, which this line behind the script's first one runs instead.
+SCRIPT_SWITCH = ('[[ "${{MICA_MUTANT:-}}" != {0} ]] || {{ [[ "$0" != "${{BASH_SOURCE[0]}}" ]] || exec bash "$0.{0}" "$@"; '
+                 'source "${{BASH_SOURCE[0]}}.{0}"; return; }}\n')
 # `const int n = 1;`, `Message start = event_at(0);`, not `return f(0);`.
 DECLARES = re.compile(r"\s*(?!return\b|throw\b|delete\b|else\b)((const|auto|constexpr|static)\b|[A-Za-z_][\w:<>]*[&*]?\s+[a-z_]\w*\s*[=({])")
 
@@ -120,6 +123,9 @@ class Mutation:
             if "//" in text:
                 raise ListError(f"{self}: {text!r} holds a comment, which would hide the switch's end; leave it out")
 
+    def is_script(self):
+        return self.file.endswith(".sh")
+
     def is_statement(self):
         return self.text.rstrip().endswith((";", "}"))
 
@@ -147,7 +153,8 @@ def read_lists():
             tests = entry["test"] if isinstance(entry["test"], list) else [entry["test"]]
             mutations[int(key)] = Mutation(int(key), path.stem, entry["file"], entry["text"].strip("\n"), entry["with"].strip("\n"),
                                            tests, entry["why"], entry.get("after", ""), entry.get("survives", ""))
-            mutations[int(key)].check()
+            if not mutations[int(key)].is_script():
+                mutations[int(key)].check()
     return mutations
 
 
@@ -178,6 +185,17 @@ def with_switches(source, mutations):
     return render(0, len(source), sorted(mutations, key=lambda m: (m.begin, -m.end, m.number)))
 
 
+def write_broken_scripts(tree, source, mutations):
+    """@returns the script with a switch for each breakage."""
+    first, _, rest = source.partition("\n")
+    for m in mutations:
+        m.find(source)
+        path = tree / f"{m.file}.{m.number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source[:m.begin] + m.replacement + source[m.end:])
+    return first + "\n" + "".join(SCRIPT_SWITCH.format(m.number) for m in mutations) + rest
+
+
 def write_tree(tree, mutations):
     """A copy of the working tree with the switches. Only what has changed is written, so that little is built again."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
@@ -190,7 +208,9 @@ def write_tree(tree, mutations):
         raise ListError(f"{by_file[min(unknown)][0]}: there is no file {min(unknown)}")
     for name in names:
         content = (ROOT / name).read_bytes()
-        if name in by_file:
+        if name in by_file and by_file[name][0].is_script():
+            content = write_broken_scripts(tree, content.decode(), by_file[name]).encode()
+        elif name in by_file:
             content = (DECLARATION + with_switches(content.decode(), by_file[name])).encode()
         if name == SWITCH_FILE:
             content += SWITCH.encode()
