@@ -256,6 +256,9 @@ TEST_P(SlurmScripts, ALostNodeRequeuesAndAMistakeDoesNot) {
       EXPECT_THAT(calls(), ElementsAre("scontrol [requeue] [77]")) << status;
       EXPECT_THAT(seen.output, HasSubstr("status " + status + ", and not all nodes answer"));
     }
+    // A killed rank on nodes that are up: it may be killed again.
+    EXPECT_EQ(std::to_string(job({"x.cfg"}, {{"STATUS", status}, {"NODES_STATUS", "0"}}).status), status);
+    EXPECT_THAT(calls(), IsEmpty()) << status;
   }
 }
 
