@@ -44,10 +44,10 @@ choose_launcher() {
   esac
 }
 
-# Whether each node of the job can still start a process.
+# Whether each node of the job can still start a process. After sbatch --export=NONE, srun passes no PATH on.
 all_nodes_answer() {
-  timeout -k 5 60 srun --mpi=none --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
-    --cpus-per-task=1 true </dev/null >/dev/null 2>&1
+  timeout -k 5 60 srun --mpi=none --export=ALL --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
+    --ntasks-per-node=1 --cpus-per-task=1 /bin/true </dev/null >/dev/null 2>&1
 }
 
 # A cancelled run also saves and ends with status 75. One task of an array has the array's id, which means all tasks to scontrol.
@@ -83,11 +83,12 @@ run_job() {
     binding=(--cpu-bind=cores)
   fi
   if [[ $launcher == mpirun ]]; then
+    export SLURM_EXPORT_ENV=ALL   # for mpirun's own srun
     export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
     command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
   else
     # After a rank's death, the others may wait in MPI: srun ends them after a minute.
-    command=(srun --mpi="${launcher#srun }" --wait=60 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
+    command=(srun --mpi="${launcher#srun }" --export=ALL --wait=60 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
              "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
   fi
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm

@@ -200,12 +200,15 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
     stand_in("scontrol", "[ \"$1\" = show ] || " + std::string(kNote) + "[ \"$1\" = show ] && printf '   " + state +
                              "\\n   Command=" + script(GetParam()) + " my run.cfg\\n' || true\n");
   }
-  /// srun: what it says of its plugins, of nodes that answer `true`, and how a step ends.
+  /// srun: what it says of its plugins, of nodes that answer `true`, and how a step ends. As in Slurm, after sbatch --export=NONE a
+  /// step has no PATH unless srun is told otherwise.
   void stand_in_srun(const std::string& step) const {
     stand_in("srun",
              "case \"$*\" in\n"
              "--mpi=list) printf 'MPI plugin types are...\\n%s\\n' \"${PLUGINS-none pmix pmi2}\" | tr ' ' '\\n'; exit ;;\n"
-             "*' true') exit ${NODES_STATUS:-0} ;;\nesac\n" +
+             "*--export=ALL*) ;;\n"
+             "*) [ \"${SLURM_EXPORT_ENV:-ALL}\" = ALL ] || PATH= ;;\nesac\n"
+             "case \"$*\" in *true) type -P \"${@: -1}\" >&2 && exit ${NODES_STATUS:-0}; exit 1 ;; esac\n" +
                  step);
   }
   [[nodiscard]] static bool is_gpu() { return std::string(GetParam()).find("gpu") != std::string::npos; }
@@ -223,7 +226,7 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
 
 TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
   stand_in_srun(std::string(kNote) + "echo \"threads $OMP_NUM_THREADS\"\nexit $STATUS\n");
-  const std::string srun = std::string("srun [--mpi=pmix] [--wait=60] [--cpus-per-task=4] ") + (is_gpu() ? "[--gpu-bind=none] " : "") +
+  const std::string srun = std::string("srun [--mpi=pmix] [--export=ALL] [--wait=60] [--cpus-per-task=4] ") + (is_gpu() ? "[--gpu-bind=none] " : "") +
                            "[--cpu-bind=cores] [" + program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu() ? "cuda" : "cpu") +
                            "] [--train.steps=5] [--run.name=a b]";
   for (const std::string status : {"0", "2", "3", "137", "75"}) {
@@ -260,6 +263,17 @@ TEST_P(SlurmScripts, ALostNodeRequeuesAndAMistakeDoesNot) {
     EXPECT_EQ(std::to_string(job({"x.cfg"}, {{"STATUS", status}, {"NODES_STATUS", "0"}}).status), status);
     EXPECT_THAT(calls(), IsEmpty()) << status;
   }
+}
+
+// sbatch --export=NONE also means each srun in the job, and that of mpirun.
+TEST_P(SlurmScripts, RanksKeepTheEnvironmentWithExportNone) {
+  stand_in_srun("echo \"path $PATH\"\nexit 3\n");
+  const Finished seen = job({"x.cfg"}, {{"SLURM_EXPORT_ENV", "NONE"}});
+  EXPECT_EQ(seen.status, 3) << seen.output;
+  EXPECT_THAT(seen.output, HasSubstr("path " + (folder_ / "bin")));
+  EXPECT_THAT(calls(), IsEmpty()) << "all nodes answer";
+  stand_in("mpirun", "echo \"exported $SLURM_EXPORT_ENV\"\n");
+  EXPECT_THAT(job({"x.cfg"}, {{"SLURM_EXPORT_ENV", "NONE"}, {"MICA_LAUNCHER", "mpirun"}}).output, HasSubstr("exported ALL"));
 }
 
 TEST_P(SlurmScripts, OnlyAJobThatSlurmDoesNotEndIsQueuedAgain) {
