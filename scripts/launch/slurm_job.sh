@@ -87,8 +87,8 @@ run_job() {
     export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
     command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
   else
-    # After a rank's death, the others may wait in MPI: srun ends them after a minute.
-    command=(srun --mpi="${launcher#srun }" --export=ALL --wait=60 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
+    # After a rank's death the others may save for ten minutes. If they wait in MPI for ever, srun ends them after eleven.
+    command=(srun --mpi="${launcher#srun }" --export=ALL --wait=660 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
              "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
   fi
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm

@@ -226,7 +226,7 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
 
 TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
   stand_in_srun(std::string(kNote) + "echo \"threads $OMP_NUM_THREADS\"\nexit $STATUS\n");
-  const std::string srun = std::string("srun [--mpi=pmix] [--export=ALL] [--wait=60] [--cpus-per-task=4] ") + (is_gpu() ? "[--gpu-bind=none] " : "") +
+  const std::string srun = std::string("srun [--mpi=pmix] [--export=ALL] [--wait=660] [--cpus-per-task=4] ") + (is_gpu() ? "[--gpu-bind=none] " : "") +
                            "[--cpu-bind=cores] [" + program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu() ? "cuda" : "cpu") +
                            "] [--train.steps=5] [--run.name=a b]";
   for (const std::string status : {"0", "2", "3", "137", "75"}) {
