@@ -15,7 +15,7 @@ save_on_interrupt() {
         kill -USR1 "$!" || true
         echo "saving; once more to quit without saving" >&2 || true   # a terminal that hangs up is gone
         ' INT TERM HUP
-  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1
+  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script
   "$@" </dev/null &
   while :; do

@@ -93,7 +93,7 @@ run_job() {
   fi
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
   # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
-  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 TERM
+  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2 TERM
   "${command[@]}" &
   step=$!
   while :; do
