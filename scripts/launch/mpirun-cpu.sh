@@ -12,13 +12,22 @@ bin=${MICA_BIN:-build/release/bin}
 threads=${THREADS:-1}
 hosts=()
 if [[ -n "${HOSTFILE:-}" ]]; then
-  hosts=(--hostfile "$HOSTFILE")
-  # All cores of a rank are on one host.
-  ranks=${RANKS:-$(awk -v threads="$threads" '
+  # Open MPI takes a slot for a rank of any number of cores, and all cores of a rank are on one host.
+  slots=$(mktemp)
+  trap 'rm -f "$slots"' EXIT
+  hosts=(--hostfile "$slots")
+  most=$(awk -v threads="$threads" -v ranks="${RANKS:-}" -v slots="$slots" '
+    function told(what) { print "mica: " what > "/dev/stderr" }
     /^[ \t]*(#|$)/ { next }
-    match($0, /slots[ \t]*=[ \t]*[0-9]+/) { cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); ranks += int(cores / threads); next }
-    { print "mica: error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or set RANKS=N" > "/dev/stderr"; failed = 1; exit 2 }
-    END { if (!failed) print ranks + 0 }' "$HOSTFILE")}
+    match($0, /[ \t]slots[ \t]*=[ \t]*[0-9]+/) {
+      cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); fit = int(cores / threads); most += fit
+      if (fit) print substr($0, 1, RSTART) "slots=" fit substr($0, RSTART + RLENGTH) > slots
+      else told(FILENAME ":" FNR ": " $1 " has fewer than " threads " cores: no rank starts there")
+      next }
+    ranks && threads == 1 { print > slots; most = ranks; next }   # Open MPI counts the cores
+    { told("error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or set RANKS=N and THREADS=1"); failed = 1; exit 2 }
+    END { if (!failed) print most + 0 }' "$HOSTFILE")
+  ranks=$((most ? ${RANKS:-most} : 0))
 else
   ranks=${RANKS:-${SLURM_NTASKS:-$(($(nproc) / threads))}}   # in a Slurm allocation mpirun knows the hosts
 fi

@@ -17,6 +17,7 @@ namespace mica::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -74,20 +75,29 @@ TEST_F(LaunchScripts, MpirunIsGivenRanksCoresAndAllArguments) {
   }
 }
 
+// Open MPI takes a slot for a rank of any number of cores. A rank does not lie on two hosts.
 TEST_F(LaunchScripts, RanksAreTheHostsCores) {
-  stand_in("mpirun", kNote);
+  stand_in("mpirun", std::string(kNote) + "while [ \"$1\" != --hostfile ]; do shift; done\necho \"$2\" > \"$CALLS.hosts\"\ncat \"$2\"\nexit 75\n");
   const auto launch_on = [&](const std::string& hosts, std::map<std::string, std::string> environment = {}) {
     write_text(folder_ / "hosts", hosts);
     environment.insert({{"HOSTFILE", folder_ / "hosts"}, {"THREADS", "4"}});
     return launch({script("mpirun-cpu.sh"), "x.cfg"}, environment);
   };
-  // 2 ranks of 4 cores on one, 1 on the other: a rank does not lie on two hosts.
-  (void)launch_on("# hosts\nn1 slots=11\n\nn2 slots = 5 max_slots=9\n");
-  EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [3] [--hostfile] [" + (folder_ / "hosts") + "] [--map-by] [slot:PE=4]")));
-  (void)launch_on("n1\n", {{"RANKS", "7"}});
+  const Finished seen = launch_on("# hosts\nn1 slots=11\n\nn2 slots = 5 max_slots=9\nn3 max_slots=9 slots=3\n");
+  EXPECT_EQ(seen.status, 75);
+  EXPECT_EQ(seen.output, "mica: " + (folder_ / "hosts") + ":5: n3 has fewer than 4 cores: no rank starts there\nn1 slots=2\nn2 slots=1 max_slots=9\n");
+  EXPECT_THAT(calls(), ElementsAre(AllOf(HasSubstr("mpirun [-np] [3] [--hostfile] ["), HasSubstr("] [--map-by] [slot:PE=4]"))));
+  const std::string given = read_text(folder_ / "calls.hosts");
+  EXPECT_FALSE(fs::exists(given.substr(0, given.find('\n')))) << given;
+  EXPECT_EQ(launch_on("n1 slots=8\nn2 slots=8\n", {{"RANKS", "3"}}).output, "n1 slots=2\nn2 slots=2\n");
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [3] [--hostfile]")));
+  EXPECT_EQ(launch_on("n1\n", {{"RANKS", "7"}, {"THREADS", "1"}}).output, "n1\n");
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [7] [--hostfile]")));
+  expect_refused(launch_on("n1\n", {{"RANKS", "7"}}), "hosts:1: n1 has no slots=CORES");
   expect_refused(launch_on("n1 slots=8\nn2\n"), "hosts:2: n2 has no slots=CORES");
   expect_refused(launch_on("n1 slots=3\n"), "no host has 4 cores");
+  expect_refused(launch_on("n1 slots=3\n", {{"RANKS", "1"}}), "no host has 4 cores");
+  EXPECT_THAT(calls(), IsEmpty());
 }
 
 TEST_F(LaunchScripts, EachGpuGetsARank) {
