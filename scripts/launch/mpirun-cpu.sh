@@ -10,6 +10,24 @@ source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/release/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 threads=${THREADS:-1}
+
+# Cores that this script may use, as Open MPI counts them: nproc counts hardware threads, and obeys variables of OpenMP.
+num_cores() {
+  local allowed cores
+  allowed=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status) || true
+  cores=$(lscpu -p=CPU,CORE,SOCKET 2>/dev/null | awk -F, -v allowed="$allowed" '
+    BEGIN {
+      num = split(allowed, ranges)
+      for (i = 1; i <= num; ++i) {
+        last = split(ranges[i], ends, "-")
+        for (cpu = ends[1] + 0; cpu <= ends[last] + 0; ++cpu) may[cpu]
+      }
+    }
+    /^[0-9]/ && $1 in may && $2 ~ /^[0-9]+$/ && !known[$2, $3]++ { ++cores }
+    END { print cores + 0 }') || true
+  if [[ "$cores" -ge 1 ]]; then echo "$cores"; else env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; fi
+}
+
 hosts=()
 if [[ -n "${HOSTFILE:-}" ]]; then
   # Open MPI takes a slot for a rank of any number of cores, and all cores of a rank are on one host.
@@ -29,7 +47,7 @@ if [[ -n "${HOSTFILE:-}" ]]; then
     END { if (!failed) print most + 0 }' "$HOSTFILE")
   ranks=$((most ? ${RANKS:-most} : 0))
 else
-  ranks=${RANKS:-${SLURM_NTASKS:-$(($(nproc) / threads))}}   # in a Slurm allocation mpirun knows the hosts
+  ranks=${RANKS:-${SLURM_NTASKS:-$(($(num_cores) / threads))}}   # in a Slurm allocation mpirun knows the hosts
 fi
 [[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores

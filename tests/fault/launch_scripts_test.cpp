@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include "fault/support/training.hpp"
 #include "support/paths.hpp"
@@ -98,6 +99,32 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
   expect_refused(launch_on("n1 slots=3\n"), "no host has 4 cores");
   expect_refused(launch_on("n1 slots=3\n", {{"RANKS", "1"}}), "no host has 4 cores");
   EXPECT_THAT(calls(), IsEmpty());
+}
+
+// nproc counts hardware threads, and obeys variables of OpenMP.
+TEST_F(LaunchScripts, WithoutRanksEachCoreOfThisMachineGetsOne) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  const int cpus = CPU_COUNT(&set);
+  stand_in("mpirun", kNote);
+  const auto ranks_are = [&](int ranks) {
+    (void)launch({script("mpirun-cpu.sh"), "x.cfg"}, {{"OMP_NUM_THREADS", "1"}, {"OMP_THREAD_LIMIT", "1"}});
+    EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [" + std::to_string(ranks) + "] ")));
+  };
+  for (const int per_core : {1, 2}) {
+    std::string list = "# CPU,Core,Socket\n";
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+      // Those that it may not use are on a core of their own; each of the others' sockets has one core, 0.
+      list += std::to_string(cpu) + (CPU_ISSET(cpu, &set) ? ",0," + std::to_string(seen++ / per_core) : ",7,7") + "\n";
+    }
+    stand_in("lscpu", "cat <<EOF\n" + list + "EOF\n");
+    ranks_are((cpus + per_core - 1) / per_core);
+  }
+  for (const char* restricted : {"exit 1\n", "printf '0,,\\n1,,\\n'\n", "printf '0,-,-\\n'\n"}) {
+    stand_in("lscpu", restricted);
+    ranks_are(cpus);
+  }
 }
 
 TEST_F(LaunchScripts, EachGpuGetsARank) {
