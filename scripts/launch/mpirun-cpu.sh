@@ -51,5 +51,5 @@ else
 fi
 [[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores
-save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$threads" --bind-to core -x OMP_NUM_THREADS -x OMP_PLACES \
+save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$threads" --bind-to core \
   "$bin/mica-train" "$1" --mesh.device=cpu "${@:2}"

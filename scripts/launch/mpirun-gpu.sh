@@ -18,5 +18,6 @@ if [[ -n "${HOSTFILE:-}" ]]; then
   nodes=$(grep -cv '^[[:space:]]*\(#\|$\)' "$HOSTFILE")
 fi
 # A rank's cores are near its GPU when ranks are dealt out by socket; NCCL_CROSS_NIC helps the inter-node axis of hybrid meshes.
-save_on_interrupt mpirun -np $((gpus * nodes)) "${hosts[@]}" --map-by "ppr:$gpus:node" --bind-to none -x NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-1}" \
+export NCCL_CROSS_NIC=${NCCL_CROSS_NIC:-1}
+save_on_interrupt mpirun -np $((gpus * nodes)) "${hosts[@]}" --map-by "ppr:$gpus:node" --bind-to none \
   "$bin/mica-train" "$1" --mesh.device=cuda "${@:2}"

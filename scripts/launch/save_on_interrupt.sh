@@ -4,11 +4,16 @@
 # mpirun passes Ctrl-C and SIGTERM on to the ranks and kills them 2 s later, in the middle of a step or a save. (A longer limit,
 # odls_base_sigkill_timeout, also delays the end of every run that fails.) It only forwards SIGUSR1: the ranks save and end with
 # status 75. A second Ctrl-C or SIGTERM ends the run at once.
+# Ranks on other hosts get the variables of Mica and of the libraries below it, of which mpirun passes none on over ssh.
 # With the settings below, mpirun notices a crashed host within half a minute and ends the run; by default it takes hours.
 save_on_interrupt() {
-  local status=0
+  local status=0 name variables=()
   export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10} OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5} \
          OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
+  for name in $(compgen -e | grep -E '^(MICA|OMP|NCCL|UCX|FI|CUDA)_|^LD_LIBRARY_PATH$'); do
+    # In a job Slurm chooses the GPUs of each node.
+    [[ $name == CUDA_VISIBLE_DEVICES && -n "${SLURM_JOB_ID:-}" ]] || variables+=(-x "$name")
+  done
   # Set before mpirun starts, since signals may come as soon as it runs. Then $! is mpirun.
   trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet
         trap "kill -TERM $! || true" INT TERM
@@ -17,7 +22,7 @@ save_on_interrupt() {
         ' INT TERM HUP
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script
-  "$@" </dev/null &
+  "$1" "${variables[@]}" "${@:2}" </dev/null &
   while :; do
     status=0
     wait "$!" || status=$?

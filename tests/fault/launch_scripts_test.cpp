@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -19,13 +20,21 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-/// Notes its name and each argument in brackets.
-constexpr const char* kNote = "{ printf '%s' \"${0##*/}\"; printf ' [%s]' \"$@\"; echo; } >> \"$CALLS\"\n";
+/// Notes its name and each argument in brackets; apart from them, the variables that -x names.
+constexpr const char* kNote =
+    "{ printf '%s' \"${0##*/}\"; last=; for each in \"$@\"; do\n"
+    "    if [[ $last == -x ]]; then echo \"$each=${!each}\" >&3; elif [[ $each != -x ]]; then printf ' [%s]' \"$each\"; fi\n"
+    "    last=$each\n"
+    "  done; echo; } >> \"$CALLS\" 3>> \"$CALLS.variables\"\n";
 
 constexpr const char* kModel = "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n";
 
@@ -45,13 +54,16 @@ class LaunchScripts : public ::testing::Test {
     return environment;
   }
   [[nodiscard]] Finished launch(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment) const {
-    fs::remove(folder_ / "calls");
+    for (const char* name : {"calls", "calls.variables"}) fs::remove(folder_ / name);
     return Child(command, with(environment)).wait();
   }
   /// A line for each call of a program that stands in.
-  [[nodiscard]] std::vector<std::string> calls() const {
+  [[nodiscard]] std::vector<std::string> calls() const { return lines_of("calls"); }
+  /// NAME=VALUE of each that mpirun was told to pass on. Which the machine adds to the test's own is unknown.
+  [[nodiscard]] std::vector<std::string> variables() const { return lines_of("calls.variables"); }
+  [[nodiscard]] std::vector<std::string> lines_of(const std::string& name) const {
     std::vector<std::string> found;
-    std::istringstream lines(read_text(folder_ / "calls"));
+    std::istringstream lines(read_text(folder_ / name));
     for (std::string line; std::getline(lines, line);) found.push_back(line);
     return found;
   }
@@ -70,15 +82,16 @@ TEST_F(LaunchScripts, MpirunIsGivenRanksCoresAndAllArguments) {
                                  {{"RANKS", "3"}, {"THREADS", "2"}, {"MICA_BIN", "/opt/mica/bin"}, {"STATUS", status}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
     EXPECT_THAT(seen.output, HasSubstr("threads 2, places cores"));
-    EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] [-x] [OMP_NUM_THREADS] "
-                                     "[-x] [OMP_PLACES] [/opt/mica/bin/mica-train] [my run.cfg] [--mesh.device=cpu] "
+    EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] "
+                                     "[/opt/mica/bin/mica-train] [my run.cfg] [--mesh.device=cpu] "
                                      "[--train.steps=5] [--data.train=a b.bin]"));
   }
 }
 
 // Open MPI takes a slot for a rank of any number of cores. A rank does not lie on two hosts.
 TEST_F(LaunchScripts, RanksAreTheHostsCores) {
-  stand_in("mpirun", std::string(kNote) + "while [ \"$1\" != --hostfile ]; do shift; done\necho \"$2\" > \"$CALLS.hosts\"\ncat \"$2\"\nexit 75\n");
+  stand_in("mpirun",
+           std::string(kNote) + "while [ \"$1\" != --hostfile ]; do shift; done\necho \"$2\" > \"$CALLS.hosts\"\ncat \"$2\"\nexit 75\n");
   const auto launch_on = [&](const std::string& hosts, std::map<std::string, std::string> environment = {}) {
     write_text(folder_ / "hosts", hosts);
     environment.insert({{"HOSTFILE", folder_ / "hosts"}, {"THREADS", "4"}});
@@ -86,7 +99,8 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
   };
   const Finished seen = launch_on("# hosts\nn1 slots=11\n\nn2 slots = 5 max_slots=9\nn3 max_slots=9 slots=3\n");
   EXPECT_EQ(seen.status, 75);
-  EXPECT_EQ(seen.output, "mica: " + (folder_ / "hosts") + ":5: n3 has fewer than 4 cores: no rank starts there\nn1 slots=2\nn2 slots=1 max_slots=9\n");
+  EXPECT_EQ(seen.output,
+            "mica: " + (folder_ / "hosts") + ":5: n3 has fewer than 4 cores: no rank starts there\nn1 slots=2\nn2 slots=1 max_slots=9\n");
   EXPECT_THAT(calls(), ElementsAre(AllOf(HasSubstr("mpirun [-np] [3] [--hostfile] ["), HasSubstr("] [--map-by] [slot:PE=4]"))));
   const std::string given = read_text(folder_ / "calls.hosts");
   EXPECT_FALSE(fs::exists(given.substr(0, given.find('\n')))) << given;
@@ -135,14 +149,53 @@ TEST_F(LaunchScripts, EachGpuGetsARank) {
     return launch({script("mpirun-gpu.sh"), "x.cfg", "--run.name=a b"}, environment);
   };
   EXPECT_EQ(launch_with({}).status, 0);
-  EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [2] [--map-by] [ppr:2:node] [--bind-to] [none] [-x] [NCCL_CROSS_NIC=1] "
+  EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [2] [--map-by] [ppr:2:node] [--bind-to] [none] "
                                    "[/opt/mica/bin/mica-train] [x.cfg] [--mesh.device=cuda] [--run.name=a b]"));
   write_text(folder_ / "hosts", "n1 slots=8\n# n2\n\nn3 slots=8\nn4 slots=8\n");
   EXPECT_EQ(launch_with({{"HOSTFILE", folder_ / "hosts"}, {"GPUS_PER_NODE", "4"}, {"NCCL_CROSS_NIC", "0"}}).status, 0);
-  EXPECT_THAT(calls(), ElementsAre(HasSubstr("[-np] [12] [--hostfile] [" + (folder_ / "hosts") +
-                                             "] [--map-by] [ppr:4:node] [--bind-to] [none] [-x] [NCCL_CROSS_NIC=0]")));
+  EXPECT_THAT(calls(),
+              ElementsAre(HasSubstr("[-np] [12] [--hostfile] [" + (folder_ / "hosts") + "] [--map-by] [ppr:4:node] [--bind-to] [none]")));
   stand_in("nvidia-smi", "exit 9\n");
   expect_refused(launch_with({}), "GPUS_PER_NODE=N");
+}
+
+// Over ssh mpirun passes only its own on.
+TEST_F(LaunchScripts, VariablesOfTheLibrariesReachOtherHosts) {
+  stand_in("mpirun", kNote);
+  write_text(folder_ / "hosts", "n1 slots=8\nn2 slots=8\n");
+  const std::map<std::string, std::string> environment{{"HOSTFILE", folder_ / "hosts"},
+                                                       {"GPUS_PER_NODE", "8"},
+                                                       {"THREADS", "4"},
+                                                       {"NCCL_NET", "a b"},
+                                                       {"UCX_TLS", "rc,x"},
+                                                       {"FI_PROVIDER", "efa"},
+                                                       {"CUDA_CACHE_PATH", "/c"},
+                                                       {"MICA_ISA", "avx2"},
+                                                       {"LD_LIBRARY_PATH", "/l:/m"},
+                                                       {"OMP_PROC_BIND", "true"},
+                                                       {"FIGURE", "1"},
+                                                       {"MY_LD_LIBRARY_PATH", "1"},
+                                                       {"MY_NCCL_NET", "1"}};
+  for (const char* name : {"mpirun-cpu.sh", "mpirun-gpu.sh"}) {
+    EXPECT_EQ(launch({script(name), "x.cfg"}, environment).status, 0);
+    const std::vector<std::string> seen = variables();
+    EXPECT_THAT(seen, IsSupersetOf({"NCCL_NET=a b", "UCX_TLS=rc,x", "FI_PROVIDER=efa", "CUDA_CACHE_PATH=/c", "MICA_ISA=avx2",
+                                    "LD_LIBRARY_PATH=/l:/m", "OMP_PROC_BIND=true"}));
+    EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), seen.size()) << "one is given twice";
+    EXPECT_THAT(seen, Each(ContainsRegex("^(MICA|OMP|NCCL|UCX|FI|CUDA)_|^LD_LIBRARY_PATH=")));
+    if (std::string(name) == "mpirun-cpu.sh") {
+      EXPECT_THAT(seen, IsSupersetOf({"OMP_NUM_THREADS=4", "OMP_PLACES=cores"}));
+    } else {
+      EXPECT_THAT(seen, Contains("NCCL_CROSS_NIC=1"));
+    }
+  }
+  std::map<std::string, std::string> other = environment;
+  other.insert({{"NCCL_CROSS_NIC", "0"}, {"CUDA_VISIBLE_DEVICES", "2,3"}});
+  (void)launch({script("mpirun-gpu.sh"), "x.cfg"}, other);
+  EXPECT_THAT(variables(), IsSupersetOf({"NCCL_CROSS_NIC=0", "CUDA_VISIBLE_DEVICES=2,3"}));
+  other.insert({"SLURM_JOB_ID", "7"});  // Slurm chooses the GPUs of each node
+  (void)launch({script("mpirun-gpu.sh"), "x.cfg"}, other);
+  EXPECT_THAT(variables(), Not(Contains("CUDA_VISIBLE_DEVICES=2,3")));
 }
 
 TEST_F(LaunchScripts, AConfigIsNeeded) {
@@ -263,9 +316,9 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
 
 TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
   stand_in_srun(std::string(kNote) + "echo \"threads $OMP_NUM_THREADS\"\nexit $STATUS\n");
-  const std::string srun = std::string("srun [--mpi=pmix] [--export=ALL] [--wait=660] [--cpus-per-task=4] ") + (is_gpu() ? "[--gpu-bind=none] " : "") +
-                           "[--cpu-bind=cores] [" + program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu() ? "cuda" : "cpu") +
-                           "] [--train.steps=5] [--run.name=a b]";
+  const std::string srun = std::string("srun [--mpi=pmix] [--export=ALL] [--wait=660] [--cpus-per-task=4] ") +
+                           (is_gpu() ? "[--gpu-bind=none] " : "") + "[--cpu-bind=cores] [" + program("mica-train") +
+                           "] [my run.cfg] [--mesh.device=" + (is_gpu() ? "cuda" : "cpu") + "] [--train.steps=5] [--run.name=a b]";
   for (const std::string status : {"0", "2", "3", "137", "75"}) {
     const Finished seen = job({"my run.cfg", "--train.steps=5", "--run.name=a b"}, {{"STATUS", status}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
@@ -370,7 +423,8 @@ TEST_P(SlurmScripts, ThePluginFitsTheMpiLibrary) {
 
 /// A step that tells of its signals, as ranks do.
 TEST_P(SlurmScripts, SignalsToTheScriptBecomeARequestToSave) {
-  stand_in_srun("trap 'echo got USR1; exit 75' USR1\ntrap 'echo got TERM; exit 9' TERM\necho runs\nuntil ((SECONDS > 30)); do sleep 0.02; done\n");
+  stand_in_srun(
+      "trap 'echo got USR1; exit 75' USR1\ntrap 'echo got TERM; exit 9' TERM\necho runs\nuntil ((SECONDS > 30)); do sleep 0.02; done\n");
   for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM}) {
     Child child({"/bin/bash", folder_ / "spool/slurm_script", "x.cfg"},
                 with({{"SLURM_JOB_ID", "77"}, {"SLURM_JOB_NUM_NODES", "2"}, {"MICA_BIN", test::program_folder()}}));
