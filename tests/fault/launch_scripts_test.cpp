@@ -78,8 +78,9 @@ class LaunchScripts : public ::testing::Test {
 TEST_F(LaunchScripts, MpirunIsGivenRanksCoresAndAllArguments) {
   stand_in("mpirun", std::string(kNote) + "echo \"threads $OMP_NUM_THREADS, places $OMP_PLACES\"\nexit $STATUS\n");
   for (const char* status : {"0", "2", "75"}) {
-    const Finished seen = launch({script("mpirun-cpu.sh"), "my run.cfg", "--train.steps=5", "--data.train=a b.bin"},
-                                 {{"RANKS", "3"}, {"THREADS", "2"}, {"MICA_BIN", "/opt/mica/bin"}, {"STATUS", status}});
+    const Finished seen =
+        launch({script("mpirun-cpu.sh"), "my run.cfg", "--train.steps=5", "--data.train=a b.bin"},
+               {{"RANKS", "3"}, {"THREADS", "2"}, {"MICA_BIN", "/opt/mica/bin"}, {"STATUS", status}, {"OMP_NUM_THREADS", "3"}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
     EXPECT_THAT(seen.output, HasSubstr("threads 2, places cores"));
     EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] "
@@ -320,7 +321,7 @@ TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
                            (is_gpu() ? "[--gpu-bind=none] " : "") + "[--cpu-bind=cores] [" + program("mica-train") +
                            "] [my run.cfg] [--mesh.device=" + (is_gpu() ? "cuda" : "cpu") + "] [--train.steps=5] [--run.name=a b]";
   for (const std::string status : {"0", "2", "3", "137", "75"}) {
-    const Finished seen = job({"my run.cfg", "--train.steps=5", "--run.name=a b"}, {{"STATUS", status}});
+    const Finished seen = job({"my run.cfg", "--train.steps=5", "--run.name=a b"}, {{"STATUS", status}, {"OMP_NUM_THREADS", "3"}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
     EXPECT_THAT(seen.output, HasSubstr("threads 4"));
     if (status == "75") {
