@@ -37,6 +37,11 @@ void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_
     require<ConfigError>(file.vocab_size().value_or(0) <= vocab_size,
                          "{}: made with a vocabulary of {} ids ('{}'), but the model's vocab_size is {}; set model.vocab_size={}",
                          file.path(), file.vocab_size().value_or(0), file.tokenizer(), vocab_size, file.vocab_size().value_or(0));
+    require<ConfigError>(
+        file.format() != TokenFormat::raw || vocab_size <= kMaxVocabOfU16,
+        "{}: a raw *.bin file holds uint16 ids, below {}, but the model's vocab_size is {}; write the ids as uint32 into a "
+        "dataset /tokens of an HDF5 file, or tokenize with mica-tokenize",
+        file.path(), kMaxVocabOfU16, vocab_size);
   }
 }
 

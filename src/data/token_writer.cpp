@@ -16,7 +16,6 @@ namespace mica::data {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-constexpr std::int64_t kMaxVocabOfU16 = 65536;
 
 }  // namespace
 

@@ -20,6 +20,8 @@ enum class TokenFormat {
   llmc_u32,  ///< the same with (20240801, 7, number of tokens) and uint32, as for Llama 3
 };
 
+inline constexpr std::int64_t kMaxVocabOfU16 = 65536;  ///< ids of larger vocabularies need uint32
+
 /// Names inside Mica's token files.
 inline constexpr const char* kTokensDataset = "/tokens";
 inline constexpr const char* kVocabSizeAttribute = "vocab_size";
@@ -31,8 +33,8 @@ inline constexpr const char* kTokensChecksumAttribute = "tokens_crc32c";  ///< C
 /// Reading from several threads is safe.
 class TokenFile {
  public:
-  /// @throws ConfigError for a file that is missing, unreadable, empty, truncated or not a token file: says what it is
-  /// instead and what to do.
+  /// @throws ConfigError for a file that is missing, unreadable, empty, truncated or not a token file, also a raw one that looks like
+  /// 32-bit ids: says what it is instead and what to do.
   static TokenFile open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return mapping_.path(); }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <span>
 #include <string_view>
 
 #include <unistd.h>
@@ -110,13 +111,19 @@ double attention_flops(const Config& config) {
 
 RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
     : path_((std::filesystem::temp_directory_path() / fmt::format("mica-bench-{}-{}.bin", ::getpid(), rank)).string()) {
-  // Enough for two steps, as raw uint16. The file is mapped, so its pages do not count as the run's own memory.
+  // Enough for two steps, in llm.c's format. The file is mapped, so its pages do not count as the run's own memory.
   const std::int64_t num_tokens = 2 * config.train.micro_batch * num_ranks * config.train.seq_len + 1;
   std::mt19937 random(1234);
-  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(num_tokens));
-  for (auto& token : tokens) token = static_cast<std::uint16_t>(random() % static_cast<std::uint32_t>(config.model.vocab_size));
+  constexpr std::size_t kHeader = 256;
+  std::vector<std::uint32_t> content(kHeader + static_cast<std::size_t>(num_tokens));
+  content[0] = 20240801;  // uint32 ids
+  content[1] = 7;         // the version
+  content[2] = static_cast<std::uint32_t>(num_tokens);
+  for (auto& token : std::span(content).subspan(kHeader)) {
+    token = static_cast<std::uint32_t>(random() % static_cast<std::uint32_t>(config.model.vocab_size));
+  }
   std::ofstream file(path_, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * 2));
+  file.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size() * 4));
   file.close();
   require<IoError>(static_cast<bool>(file), "cannot write {}: {}; set TMPDIR to a folder that can be written", path_, errno_text(errno));
 }

@@ -160,6 +160,18 @@ TEST(TokenDataset, VocabulariesMustFitTheModelAndEachOther) {
   check_one_tokenizer(open("c.h5"), open("b.h5"));
 }
 
+TEST(TokenDataset, RawFilesHoldNoIdsOfALargerVocabularyThanUint16) {
+  const TemporaryFolder folder;
+  const auto paths = counting_files(folder, {100});
+  EXPECT_EQ(TokenDataset::open({paths, 4, 65536}).num_tokens(), 100);
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)TokenDataset::open({paths, 4, 65537});
+              }),
+              AllOf(HasSubstr("part-00.bin: a raw *.bin file holds uint16 ids"), HasSubstr("vocab_size is 65537")));
+  write_llmc(folder / "llama.bin", 20240801, 7, 100, counting_tokens<std::uint32_t>(100));
+  EXPECT_EQ(TokenDataset::open({{folder / "llama.bin"}, 4, 128256}).num_tokens(), 100);
+}
+
 TEST(TokenDataset, FingerprintTellsDataApart) {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& name) { return TokenDataset::open({{folder / name}, 4, 65536}).fingerprint(); };

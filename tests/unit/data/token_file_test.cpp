@@ -116,6 +116,47 @@ TEST(TokenFile, RawFilesNeedWholeTokens) {
   EXPECT_EQ(TokenFile::open(folder / "two.bin").num_tokens(), 1);
 }
 
+// Megatron's and nanoGPT's own scripts write int32 or uint32 into such files, too, whose halves would be trained on.
+TEST(TokenFile, RawFilesOf32BitIdsAreRefused) {
+  const TemporaryFolder folder;
+  const auto refuse = [&](std::vector<std::uint32_t> ids) {
+    write_text(folder / "u32.bin", bytes_of(ids));
+    const std::string text = error_of_opening(folder / "u32.bin");
+    EXPECT_THAT(text, HasSubstr("looks like 32-bit ids"));
+    return text;
+  };
+  (void)refuse(counting_tokens<std::uint32_t>(5'000, 0, 50257));
+  (void)refuse(counting_tokens<std::uint32_t>(100, 1000));
+  (void)refuse(counting_tokens<std::uint32_t>(300'000, 0, 256));    // bytes
+  auto wide = counting_tokens<std::uint32_t>(500'000, 0, 262'144);  // high halves 0 to 3
+  std::fill(wide.begin() + 20'000, wide.begin() + 400'000, 0);      // padding
+  const std::string text = refuse(wide);
+  const std::size_t begin = text.find("python3");
+  const std::string command = text.substr(begin, text.find("\" (", begin) + 1 - begin);
+  ASSERT_EQ(std::system(fmt::format("cd {} && {}", folder.path(), "/usr/bin/" + command).c_str()), 0) << command;  // the advice is right
+  EXPECT_EQ(read_all(TokenFile::open(folder / "tokens.h5")), std::vector<std::int32_t>(wide.begin(), wide.end()));
+}
+
+TEST(TokenFile, RawFilesOf16BitIdsAreNotTakenForOthers) {
+  const TemporaryFolder folder;
+  const auto open = [&](const std::vector<std::uint16_t>& ids) {
+    write_text(folder / "u16.bin", bytes_of(ids));
+    EXPECT_EQ(TokenFile::open(folder / "u16.bin").num_tokens(), std::ssize(ids));
+  };
+  for (const std::int64_t vocab_size : {1, 2, 15, 17, 65, 256, 50257, 65536}) {
+    for (const std::int64_t length : {1, 2, 3, 100, 5'000, 300'001}) open(counting_tokens<std::uint16_t>(length, 0, vocab_size));
+  }
+  std::string bytes;  // a text as bytes, in which half of all letters are in every second place
+  while (bytes.size() < 100'000) bytes += "a\nb\nThe quick brown fox\n\n";
+  open(std::vector<std::uint16_t>(bytes.begin(), bytes.end()));
+  std::vector<std::uint16_t> runs(1'000'000, 0);  // a text between runs of padding
+  for (std::size_t i = 0; i < runs.size(); i += i % 5'000 < 500 ? 1 : 4'500) runs[i] = static_cast<std::uint16_t>(i * 40503U);
+  open(runs);
+  std::vector<std::uint16_t> pairs(10'000, 3);  // an alternation, but between small ids
+  for (std::size_t i = 0; i < pairs.size(); i += 2) pairs[i] = 15;
+  open(pairs);
+}
+
 TEST(TokenFile, LlmcHeadersMustAgreeWithTheFile) {
   const TemporaryFolder folder;
   const auto ids = counting_tokens<std::uint16_t>(10);
