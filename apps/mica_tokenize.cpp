@@ -32,7 +32,7 @@ Turns text files into token files for mica-train: corpus.train.h5 for training a
        X.model          SentencePiece; the whole file is one sentence and ends with the model's </s>, if it has one
   --out=corpus.h5       Output; .h5 becomes .train.h5 and .val.h5. The folder must exist.
   --val-fraction=0.1    Share of each file, at its end, that becomes validation data; cut at the end of a paragraph or
-                        line. 0: no validation file.
+                        line. 0: no validation file; an old one must be deleted first.
   --overwrite           Replaces existing token files. Runs that were trained on them then refuse to resume.
   --quiet               No progress line.
   -h, --help, --version

@@ -46,8 +46,14 @@ io::RawFile open_text(const std::string& path) {
 }
 
 void check_not_replaced(const TokenizeOptions& options) {
-  for (const std::string& path : {train_path_of(options.out), val_path_of(options.out)}) {
-    std::error_code none;
+  std::error_code none;
+  const std::string val_path = val_path_of(options.out);
+  // Without a validation file nothing would replace an old one, whose text may be in the new training file.
+  require<ConfigError>(options.val_fraction > 0 || !std::filesystem::exists(val_path, none),
+                       "delete {}: --val-fraction=0 writes no validation file, and its text may be in the new training file; or choose "
+                       "another --out",
+                       val_path);
+  for (const std::string& path : {train_path_of(options.out), val_path}) {
     require<ConfigError>(options.overwrite || !std::filesystem::exists(path, none),
                          "{}: exists already, and runs may depend on it: choose another --out, or replace it with --overwrite", path);
   }

@@ -15,7 +15,7 @@ struct TokenizeOptions {
   std::string out;                 ///< "x.h5" or "x": writes x.train.h5 and x.val.h5
   double val_fraction = 0.1;       ///< share of each file's bytes that is held out for validation; 0: no validation file
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  ///< may be empty
-  bool overwrite = false;                                                           ///< replaces existing token files
+  bool overwrite = false;  ///< replaces existing token files; not a validation file if val_fraction is 0
 };
 
 struct TokenizeResult {
@@ -37,8 +37,8 @@ struct TokenizeResult {
 /// in pieces and spools tokens to a file beside the output, so memory does not grow with the input; the disk briefly holds the
 /// tokens twice. The outputs appear complete or not at all.
 /// @throws ConfigError: no or unreadable input, nothing but empty files, an input that is a token file already, existing outputs
-/// without `overwrite`, val_fraction outside [0, 1), a split without tokens on one side, an unwritable folder. IoError: a full
-/// disk.
+/// without `overwrite`, an old validation file if val_fraction is 0, val_fraction outside [0, 1), a split without tokens on one side, an
+/// unwritable folder. IoError: a full disk.
 TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 }  // namespace mica::data

@@ -126,6 +126,7 @@ TEST(Tokenize, KeepsEveryByteWhateverTheText) {
         EXPECT_THROW((void)tokenize_files(*make_tokenizer("bytes"), options), ConfigError) << text.size() << " " << fraction;
         continue;
       }
+      std::filesystem::remove(val_path_of(options.out));  // of the text before: not replaced by fraction 0
       const auto result = tokenize_files(*make_tokenizer("bytes"), options);
       const std::string train = text_of(result.train_path);
       const std::string val = fraction > 0 ? text_of(result.val_path) : "";
@@ -251,6 +252,24 @@ TEST(Tokenize, ReplacesTokenFilesOnlyWhenAsked) {
   second.overwrite = true;
   (void)tokenize_files(*make_tokenizer("bytes"), second);
   EXPECT_EQ(text_of(folder / "x.train.h5"), "abcdefg");
+}
+
+// An old validation file would be evaluated on, though its text is trained on.
+TEST(Tokenize, AnOldValidationFileIsNotLeftBesideATrainingFileOfEverything) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0.3, {}});
+  for (const bool overwrite : {false, true}) {
+    EXPECT_THAT(error_of<ConfigError>([&] {
+                  (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0, {}, overwrite});
+                }),
+                AllOf(HasSubstr("delete " + (folder / "x.val.h5")), ::testing::Not(HasSubstr("--overwrite"))));
+    EXPECT_EQ(text_of(folder / "x.train.h5"), "0123456");
+    EXPECT_EQ(text_of(folder / "x.val.h5"), "789");
+  }
+  std::filesystem::remove(folder / "x.val.h5");
+  (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0, {}, true});
+  EXPECT_EQ(text_of(folder / "x.train.h5"), "0123456789");
 }
 
 // The tokens' checksum is in the file: damage is found, and a dataset's fingerprint needs no reading.
