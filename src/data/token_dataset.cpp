@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <set>
 
 #include <glob.h>
 
@@ -177,6 +178,30 @@ std::string TokenDataset::fingerprint() const {
 
 void check_one_tokenizer(const TokenDataset& a, const TokenDataset& b) {
   check_tokenizers(b.files(), check_tokenizers(a.files(), nullptr));
+}
+
+std::vector<std::string> warnings_of_repeated_files(const TokenDataset& train, const TokenDataset* val) {
+  const auto names = [](const std::vector<const TokenFile*>& files) {
+    return fmt::format("{}{}", files[0]->path(), files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "");
+  };
+  std::set<std::pair<std::uint64_t, std::uint64_t>> trained;
+  std::vector<const TokenFile*> twice;
+  std::vector<const TokenFile*> in_both;
+  for (const TokenFile& file : train.files()) {
+    if (!trained.insert(file.identity()).second) twice.push_back(&file);
+  }
+  if (val != nullptr) {
+    for (const TokenFile& file : val->files()) {
+      if (trained.contains(file.identity())) in_both.push_back(&file);
+    }
+  }
+  std::vector<std::string> warnings;
+  if (!twice.empty()) warnings.push_back(fmt::format("data.train names {} more than once: an epoch repeats those tokens", names(twice)));
+  if (!in_both.empty()) {
+    warnings.push_back(
+        fmt::format("data.val names {}, as data.train does: the validation loss is of tokens that are trained on", names(in_both)));
+  }
+  return warnings;
 }
 
 }  // namespace mica::data

@@ -142,6 +142,9 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
   say(fmt::format("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
                   config_.train.seq_len,
                   datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation"));
+  for (const std::string& warning : data::warnings_of_repeated_files(datasets_.train, datasets_.val ? &*datasets_.val : nullptr)) {
+    logger_.warn("{}", warning);
+  }
   say(fmt::format(
       "batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in "
       "{} steps",

@@ -59,6 +59,7 @@ TEST(Configs, RunForAStep) {
     }
     const Finished run = test::run(training(sample.num_ranks, test::source_folder() + "/configs/" + name + ".cfg", flags));
     EXPECT_EQ(run.status, 0) << run.output;
+    EXPECT_THAT(run.output, ::testing::HasSubstr("warning: data.val names " + (folder / "tokens.bin") + ", as data.train does"));
     EXPECT_EQ(step_lines(run_folder).size(), 1u);
     EXPECT_EQ(checkpoints_of(run_folder), std::vector<std::string>{"step-00000001"});
     // What was resolved is a config too, and says the same.

@@ -72,4 +72,8 @@ class TokenDataset final : public Dataset {
 /// @throws ConfigError if files of the two were made with different tokenizers. A file that does not tell its tokenizer fits any.
 void check_one_tokenizer(const TokenDataset& a, const TokenDataset& b);
 
+/// A warning if data.train names a file twice, and one if data.val (null: none) names one that data.train names, too, under this name or
+/// another. Both may be meant.
+[[nodiscard]] std::vector<std::string> warnings_of_repeated_files(const TokenDataset& train, const TokenDataset* val);
+
 }  // namespace mica::data

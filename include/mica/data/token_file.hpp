@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "mica/io/mapped_file.hpp"
 
@@ -38,6 +39,8 @@ class TokenFile {
   static TokenFile open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return mapping_.path(); }
+  /// Equal for all names of one file.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> identity() const { return mapping_.identity(); }
   [[nodiscard]] TokenFormat format() const { return layout_.format; }
   [[nodiscard]] std::int64_t num_tokens() const { return layout_.num_tokens; }
   [[nodiscard]] std::int64_t token_bytes() const { return layout_.token_bytes; }

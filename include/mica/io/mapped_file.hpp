@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace mica::io {
 
@@ -23,6 +24,8 @@ class MappedFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// Device and inode: equal for all names of one file.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> identity() const { return {device_, inode_}; }
   /// @throws IoError if the file has become shorter than the mapping. Looks it up by its path, and does nothing if that names
   /// another file by now, or none.
   void check_unchanged() const;

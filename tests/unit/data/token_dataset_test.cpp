@@ -172,6 +172,32 @@ TEST(TokenDataset, RawFilesHoldNoIdsOfALargerVocabularyThanUint16) {
   EXPECT_EQ(TokenDataset::open({{folder / "llama.bin"}, 4, 128256}).num_tokens(), 100);
 }
 
+// As with --data.train='tokens/*.h5' beside --data.val=tokens/x.val.h5.
+TEST(TokenDataset, FilesThatAreNamedTwiceAreWarnedOf) {
+  const TemporaryFolder folder;
+  const auto paths = counting_files(folder, {10, 10, 10, 10});
+  std::filesystem::create_symlink(paths[1], folder / "link.bin");
+  std::filesystem::create_hard_link(paths[2], folder / "hard.bin");
+  const auto warnings = [](const std::vector<std::string>& train, const std::vector<std::string>& val) {
+    const auto train_data = TokenDataset::open({train, 4, 65536});
+    if (val.empty()) return warnings_of_repeated_files(train_data, nullptr);
+    const auto val_data = TokenDataset::open({val, 4, 65536});
+    return warnings_of_repeated_files(train_data, &val_data);
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(warnings({paths[0], paths[1]}, {}), Texts{});
+  EXPECT_EQ(warnings({paths[0], paths[1]}, {paths[2], paths[2]}), Texts{});
+  std::filesystem::copy_file(paths[0], folder / "copy.bin");
+  EXPECT_EQ(warnings({paths[0], folder / "copy.bin"}, {}), Texts{}) << "another file";
+  EXPECT_EQ(warnings({paths[0], paths[1], folder / "link.bin"}, {}),
+            Texts{"data.train names " + (folder / "link.bin") + " more than once: an epoch repeats those tokens"});
+  const std::string both = ", as data.train does: the validation loss is of tokens that are trained on";
+  EXPECT_EQ(warnings({folder / "part-*.bin"}, {paths[3]}), Texts{"data.val names " + paths[3] + both});
+  EXPECT_EQ(warnings({folder / "part-*.bin"}, {folder / "hard.bin", paths[3]}),
+            Texts{"data.val names " + (folder / "hard.bin") + " and 1 more" + both});
+  EXPECT_EQ(warnings({paths[0], paths[0]}, {paths[0]}).size(), 2U);
+}
+
 TEST(TokenDataset, FingerprintTellsDataApart) {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& name) { return TokenDataset::open({{folder / name}, 4, 65536}).fingerprint(); };
