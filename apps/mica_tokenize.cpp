@@ -100,6 +100,10 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
   print_mark("begins", tokenizer.start_of_document());
   print_mark("ends", tokenizer.end_of_document());
   std::cout << fmt::format("vocabulary '{}': model.vocab_size={}\n", tokenizer.name(), tokenizer.vocab_size()) << std::flush;
+  if (result.num_unknown > 0) {
+    std::cerr << fmt::format("mica: warning: {} of {} tokens are <unk>: the vocabulary does not know this text\n", result.num_unknown,
+                             result.train_tokens + result.val_tokens);
+  }
 }
 
 std::string help_text(const std::vector<std::string>& /*arguments*/) { return kHelp; }

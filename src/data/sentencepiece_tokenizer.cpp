@@ -44,6 +44,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     return processor_.eos_id() >= 0 ? std::optional(processor_.eos_id()) : std::nullopt;
   }
 
+  [[nodiscard]] std::optional<std::int32_t> unknown_id() const override {
+    return processor_.unk_id() >= 0 ? std::optional(processor_.unk_id()) : std::nullopt;
+  }
+
   [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part, std::vector<std::int32_t>& ids) const override {
     std::size_t done = 0;
     for (std::size_t reach = kSentenceBytes; reach < text.size() - done;) {

@@ -35,6 +35,7 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
     require(id >= 0 && id < vocab_size_, "the tokenizer '{}' gave id {}, outside its vocabulary of {}", tokenizer_.name(), id, vocab_size_);
   }
   num_tokens_ += static_cast<std::int64_t>(ids.size());
+  if (const auto unknown = tokenizer_.unknown_id()) num_unknown_ += std::ranges::count(ids, *unknown);
   const auto width = static_cast<std::size_t>(token_bytes_);
   while (!ids.empty()) {
     const std::size_t count = std::min(ids.size(), (kBufferBytes - buffer_.size()) / width);

@@ -24,6 +24,7 @@ class TokenWriter {
 
   void append(std::span<const std::int32_t> ids);
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
+  [[nodiscard]] std::int64_t num_unknown() const { return num_unknown_; }  ///< of Tokenizer::unknown_id()
   /// Writes the token file under a temporary name. @throws IoError also if the spool does not hold what was written.
   void finish();
   /// Gives the finished file its name.
@@ -46,6 +47,7 @@ class TokenWriter {
   std::int64_t token_bytes_;
   std::vector<std::byte> buffer_;
   std::int64_t num_tokens_ = 0;
+  std::int64_t num_unknown_ = 0;
   std::int64_t spooled_bytes_ = 0;
   std::uint32_t checksum_ = 0;  // CRC-32C of what is spooled
 };

@@ -147,6 +147,7 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
 
   result.train_tokens = train->num_tokens();
   result.val_tokens = val ? val->num_tokens() : 0;
+  result.num_unknown = train->num_unknown() + (val ? val->num_unknown() : 0);
   require<ConfigError>(result.train_tokens > 0 && (!val || result.val_tokens > 0),
                        "the input has {} bytes, of which --val-fraction={} leaves {} tokens for training and {} for validation; "
                        "give more text or another fraction",

@@ -23,6 +23,7 @@ struct TokenizeResult {
   std::string val_path;  ///< "" if val_fraction is 0
   std::int64_t train_tokens = 0;
   std::int64_t val_tokens = 0;
+  std::int64_t num_unknown = 0;  ///< of all tokens, those that stand for text that the vocabulary does not know
   std::int64_t input_bytes = 0;
   std::int64_t num_empty_files = 0;  ///< skipped
 };

@@ -32,6 +32,9 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<std::int32_t> start_of_document() const { return std::nullopt; }
   [[nodiscard]] virtual std::optional<std::int32_t> end_of_document() const { return std::nullopt; }
 
+  /// The id that stands for text that the vocabulary does not know; none if it knows all text.
+  [[nodiscard]] virtual std::optional<std::int32_t> unknown_id() const { return std::nullopt; }
+
   /// Encodes as much of the beginning of `text` as has ids that do not depend on the rest of the document, appends these and
   /// returns its length in bytes: pass the remainder again, followed by more text. The ids of all parts together are those of the
   /// whole document. 0 means that more text is needed. The last part is encoded to its end.

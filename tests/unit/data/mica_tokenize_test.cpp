@@ -92,6 +92,22 @@ TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
   EXPECT_LT(ids.size(), 40U);
 }
 
+TEST(MicaTokenize, WarnsOfTextThatTheVocabularyDoesNotKnow) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "To be \xe6\xb5\xb7 or \xe6\xb5\xb7 not to be");
+  write_text(folder / "b.txt", "To be or not to be");
+  const auto tokenize = [&](const std::string& vocab, const std::string& texts) {
+    return run(fmt::format("--vocab={} --val-fraction=0 --overwrite --out={}/c.h5 {}", test::reference_path("tokenizers/" + vocab),
+                           folder.path(), texts));
+  };
+  const Outcome outcome = tokenize("unigram.model", (folder / "a.txt") + " " + (folder / "b.txt"));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  const std::int64_t num_tokens = TokenFile::open(folder / "c.train.h5").num_tokens();
+  EXPECT_THAT(outcome.text, HasSubstr(fmt::format("mica: warning: 2 of {} tokens are <unk>: the vocabulary does not", num_tokens)));
+  EXPECT_EQ(tokenize("unigram.model", folder / "b.txt").text.find("warning"), std::string::npos);
+  EXPECT_EQ(tokenize("llama_bpe.model", folder / "a.txt").text.find("warning"), std::string::npos) << "it has ids for all bytes";
+}
+
 TEST(MicaTokenize, HelpTeachesAndVersionSaysWhatIsIn) {
   const Outcome help = run("--help");
   EXPECT_EQ(help.status, 0);
