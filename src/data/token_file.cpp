@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/steady_ns.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -18,6 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and are read as they are");
 
 constexpr std::array<unsigned char, 8> kHdf5Signature{0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+constexpr std::int64_t kNsBetweenChecks = 1'000'000'000;
 constexpr std::int64_t kLlmcHeaderBytes = 256 * 4;
 constexpr std::int32_t kLlmcMagicU16 = 20240520;
 constexpr std::int32_t kLlmcMagicU32 = 20240801;
@@ -183,7 +185,10 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   invariant(begin >= 0 && count <= num_tokens() && begin <= num_tokens() - count, "a range of tokens lies in its file");
   if (out.empty()) return;
-  mapping_.check_unchanged();
+  if (const std::int64_t now = steady_ns(); now >= next_check_ns_->load(std::memory_order_relaxed)) {
+    mapping_.check_unchanged();
+    next_check_ns_->store(now + kNsBetweenChecks, std::memory_order_relaxed);
+  }
   const std::byte* p = mapping_.bytes().data() + layout_.offset_bytes + begin * layout_.token_bytes;
   if (layout_.token_bytes == 4) {
     std::memcpy(out.data(), p, out.size_bytes());

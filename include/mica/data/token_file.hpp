@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,6 +56,7 @@ class TokenFile {
   [[nodiscard]] std::uint32_t compute_checksum() const;
 
   /// Tokens [begin, begin + out.size()). An id of 2^31 or more becomes negative. The range must be inside the file.
+  /// @throws IoError if the file has shrunk. Looks at most once a second, since that is a request to the server on a network file system.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
   [[nodiscard]] std::int64_t token(std::int64_t position) const;
 
@@ -76,6 +79,7 @@ class TokenFile {
   TokenFile(io::MappedFile mapping, Layout layout);
   io::MappedFile mapping_;
   Layout layout_;
+  std::unique_ptr<std::atomic<std::int64_t>> next_check_ns_ = std::make_unique<std::atomic<std::int64_t>>(0);
 };
 
 }  // namespace mica::data

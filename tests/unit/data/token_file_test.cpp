@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/data/token_file.hpp"
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -214,6 +215,28 @@ TEST(TokenFile, AFileThatShrinksWhileInUseIsAnErrorAndNotASignal) {
   const auto file = TokenFile::open(folder / "x.bin");
   std::filesystem::resize_file(folder / "x.bin", 10);
   EXPECT_THAT(error_of<IoError>([&] { (void)file.token(99999); }), HasSubstr("shrank"));
+}
+
+// Each look is a system call, and on a network file system may be a request to its server.
+TEST(TokenFile, LooksWhetherItHasShrunkOnceASecond) {
+  const TemporaryFolder folder;
+  write_text(folder / "x.bin", bytes_of(counting_tokens<std::uint16_t>(100'000)));
+  const auto file = TokenFile::open(folder / "x.bin");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(file.token(1), 1);
+  std::filesystem::resize_file(folder / "x.bin", 100'000);
+  std::string error;
+  while (error.empty() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+    try {
+      EXPECT_EQ(file.token(1), 1);  // is still there
+    } catch (const IoError& each) {
+      error = each.what();
+    }
+  }
+  EXPECT_THAT(error, HasSubstr("shrank from 200000 to 100000 bytes"));
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(passed.count(), 1.0);
+  EXPECT_LT(passed.count(), 5.0);
 }
 
 // HDF5 believes the end that a file's header names, and the tokens are mapped without HDF5.
