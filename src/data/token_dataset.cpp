@@ -116,6 +116,8 @@ TokenDataset TokenDataset::open(const DatasetOptions& options) {
                        options.seq_len, options.seq_len + 1);
   dataset.is_scanned_ = dataset.num_tokens_ <= options.scan_at_open_tokens;
   if (dataset.is_scanned_) dataset.check_all_tokens();
+  dataset.is_scattered_ = options.is_shuffled && !dataset.is_scanned_;
+  for (const TokenFile& file : dataset.files_) file.set_scattered(dataset.is_scattered_);
   return dataset;
 }
 
@@ -170,7 +172,9 @@ std::string TokenDataset::fingerprint() const {
     if (const auto recorded = file.recorded_checksum()) {
       add(*recorded);
     } else {
+      if (!is_scanned_) file.set_scattered(true);
       add(is_scanned_ ? file.compute_checksum() : sample_checksum(file));
+      file.set_scattered(is_scattered_);
     }
   }
   return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);

@@ -171,7 +171,9 @@ TokenFile::TokenFile(io::MappedFile mapping, Layout layout) : mapping_(std::move
 TokenFile TokenFile::open(const std::string& path) {
   try {
     io::MappedFile mapping = io::MappedFile::open(path);
+    mapping.set_access(io::MappedFile::Access::alone);  // a few looks here and there
     Layout layout = read_layout(mapping);
+    mapping.set_access(io::MappedFile::Access::with_neighbours);
     return {std::move(mapping), std::move(layout)};
   } catch (const IoError& error) {  // a wrong path is the user's mistake, not a failure of the machine
     if (::access(path.c_str(), R_OK) == 0) throw ConfigError(fmt::format("token file {}", error.what()));
@@ -185,11 +187,12 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   invariant(begin >= 0 && count <= num_tokens() && begin <= num_tokens() - count, "a range of tokens lies in its file");
   if (out.empty()) return;
-  if (const std::int64_t now = steady_ns(); now >= next_check_ns_->load(std::memory_order_relaxed)) {
+  if (const std::int64_t now = steady_ns(); now >= shared_->next_check_ns.load(std::memory_order_relaxed)) {
     mapping_.check_unchanged();
-    next_check_ns_->store(now + kNsBetweenChecks, std::memory_order_relaxed);
+    shared_->next_check_ns.store(now + kNsBetweenChecks, std::memory_order_relaxed);
   }
   const std::byte* p = mapping_.bytes().data() + layout_.offset_bytes + begin * layout_.token_bytes;
+  if (shared_->is_scattered.load(std::memory_order_relaxed)) mapping_.prefetch({p, static_cast<std::size_t>(count * layout_.token_bytes)});
   if (layout_.token_bytes == 4) {
     std::memcpy(out.data(), p, out.size_bytes());
     return;
@@ -199,6 +202,11 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
     std::memcpy(&id, p + 2 * i, 2);
     out[i] = id;
   }
+}
+
+void TokenFile::set_scattered(bool is_scattered) const {
+  shared_->is_scattered.store(is_scattered, std::memory_order_relaxed);
+  mapping_.set_access(is_scattered ? io::MappedFile::Access::alone : io::MappedFile::Access::with_neighbours);
 }
 
 std::uint32_t TokenFile::compute_checksum() const {

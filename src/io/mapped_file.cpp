@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
 #include "mica/core/unique_fd.hpp"
@@ -47,6 +48,18 @@ MappedFile MappedFile::open(const std::string& path) {
     file.bytes_ = {static_cast<const std::byte*>(p), length};
   }
   return file;
+}
+
+void MappedFile::set_access(Access access) const {  // advice: where it cannot be taken, reading is only slower
+  if (bytes_.empty()) return;
+  (void)::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), access == Access::alone ? MADV_RANDOM : MADV_NORMAL);
+}
+
+void MappedFile::prefetch(std::span<const std::byte> range) const {
+  static const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t before = static_cast<std::size_t>(range.data() - bytes_.data()) % page_bytes;  // the mapping begins with a page
+  if (before + range.size() <= page_bytes) return;                                                 // is read by the first access
+  (void)::madvise(const_cast<std::byte*>(range.data() - before), before + range.size(), MADV_WILLNEED);
 }
 
 void MappedFile::check_unchanged() const {

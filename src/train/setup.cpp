@@ -319,12 +319,14 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
 }
 
 Datasets Datasets::open(const Config& config) {
-  const auto open_list = [&](const std::vector<std::string>& paths) {
-    return data::TokenDataset::open({.paths = paths, .seq_len = config.train.seq_len, .vocab_size = config.model.vocab_size});
+  const auto open_list = [&](const std::vector<std::string>& paths, bool is_shuffled) {
+    return data::TokenDataset::open(
+        {.paths = paths, .seq_len = config.train.seq_len, .vocab_size = config.model.vocab_size, .is_shuffled = is_shuffled});
   };
-  Datasets datasets{open_list(config.data.train), std::nullopt};
+  const bool is_shuffled = data::data_order_from_name(config.data.order) == data::DataOrder::shuffled;
+  Datasets datasets{open_list(config.data.train, is_shuffled), std::nullopt};
   if (!config.data.val.empty()) {
-    datasets.val = open_list(config.data.val);
+    datasets.val = open_list(config.data.val, false);
     data::check_one_tokenizer(datasets.train, *datasets.val);
   }
   return datasets;

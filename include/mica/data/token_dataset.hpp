@@ -22,6 +22,7 @@ struct DatasetOptions {
   /// Datasets of at most this many tokens are checked against vocab_size when they are opened, so that a wrong file is found
   /// before a long start-up. Every sequence is also checked when it is read.
   std::int64_t scan_at_open_tokens = 32'000'000;
+  bool is_shuffled = false;  ///< sequences will be read in random order; matters to datasets that are not scanned
 };
 
 /// Files put end to end as one sequence of N tokens, cut into n = (N-1) div T sequences of T tokens.
@@ -66,7 +67,8 @@ class TokenDataset final : public Dataset {
   std::int64_t num_tokens_ = 0;
   std::int64_t seq_len_ = 0;
   std::int64_t vocab_size_ = 0;
-  bool is_scanned_ = false;  ///< small enough to be read whole at open
+  bool is_scanned_ = false;    ///< small enough to be read whole at open
+  bool is_scattered_ = false;  ///< sequences are read from files that are not in memory, in random order
 };
 
 /// @throws ConfigError if files of the two were made with different tokenizers. A file that does not tell its tokenizer fits any.

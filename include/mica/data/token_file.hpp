@@ -59,6 +59,8 @@ class TokenFile {
   /// @throws IoError if the file has shrunk. Looks at most once a second, since that is a request to the server on a network file system.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
   [[nodiscard]] std::int64_t token(std::int64_t position) const;
+  /// Whether read() is about to read from many places: then the file system reads only what is asked for, not what follows it, too.
+  void set_scattered(bool is_scattered) const;
 
   /// The first position in [begin, end) with an id of vocab_size or more; `end` if there is none. Reads the range once.
   [[nodiscard]] std::int64_t find_past_vocab(std::int64_t vocab_size, std::int64_t begin, std::int64_t end) const;
@@ -79,7 +81,11 @@ class TokenFile {
   TokenFile(io::MappedFile mapping, Layout layout);
   io::MappedFile mapping_;
   Layout layout_;
-  std::unique_ptr<std::atomic<std::int64_t>> next_check_ns_ = std::make_unique<std::atomic<std::int64_t>>(0);
+  struct Shared {  // by threads
+    std::atomic<std::int64_t> next_check_ns = 0;
+    std::atomic<bool> is_scattered = false;
+  };
+  std::unique_ptr<Shared> shared_ = std::make_unique<Shared>();
 };
 
 }  // namespace mica::data

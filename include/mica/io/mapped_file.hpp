@@ -26,6 +26,11 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   /// Device and inode: equal for all names of one file.
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> identity() const { return {device_, inode_}; }
+  /// How pages that are not in memory are read: with many of their neighbours (the default), or alone.
+  enum class Access { with_neighbours, alone };
+  void set_access(Access access) const;
+  /// Starts to read the pages of a range, and no others.
+  void prefetch(std::span<const std::byte> range) const;
   /// @throws IoError if the file has become shorter than the mapping. Looks it up by its path, and does nothing if that names
   /// another file by now, or none.
   void check_unchanged() const;

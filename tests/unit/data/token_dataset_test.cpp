@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/data/token_dataset.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <numeric>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/unique_fd.hpp"
 #include "mica/data/batch.hpp"
 
 #include "data_files.hpp"
@@ -222,6 +227,48 @@ TEST(TokenDataset, FingerprintTellsDataApart) {
   };
   EXPECT_EQ(sampled("a.bin"), sampled("same.bin"));
   EXPECT_NE(sampled("a.bin"), sampled("last.bin"));
+}
+
+/// The number of a file's pages that are in memory.
+std::int64_t resident_pages(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const std::size_t length = std::filesystem::file_size(path);
+  std::vector<unsigned char> pages((length + 4095) / 4096);
+  void* p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd.get(), 0);
+  EXPECT_EQ(::mincore(p, length, pages.data()), 0);
+  ::munmap(p, length);
+  return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1U) != 0; });
+}
+
+// The kernel reads up to megabytes around each page that is touched: 535 MB for 100 sequences of 1,024 tokens. The fingerprint is in
+// manifests, so it must not change.
+TEST(TokenDataset, ReadsOfAFileThatIsNotInMemoryWhatItNeeds) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "large.bin";
+  write_text(path, bytes_of(counting_tokens<std::uint16_t>(16 << 20, 0, 50257)));
+  const auto forget = [&] {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return ::fsync(fd.get()) == 0 && ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && resident_pages(path) == 0;
+  };
+  if (::sysconf(_SC_PAGESIZE) != 4096 || !forget()) GTEST_SKIP() << "the pages of a file in " << folder.path() << " stay in memory";
+  constexpr std::int64_t kSeqLen = 8192;  // 4 or 5 pages
+  std::vector<std::int32_t> inputs(kSeqLen);
+  std::vector<std::int32_t> targets(kSeqLen);
+  std::string fingerprint;
+  for (const bool is_shuffled : {false, true}) {
+    ASSERT_TRUE(forget());
+    const auto dataset = TokenDataset::open(
+        {.paths = {path}, .seq_len = kSeqLen, .vocab_size = 65536, .scan_at_open_tokens = 1000, .is_shuffled = is_shuffled});
+    EXPECT_LE(resident_pages(path), 50) << "of 8192";
+    fingerprint = dataset.fingerprint();
+    EXPECT_LE(resident_pages(path), 50 + 2 * 256) << "a sample is on one or two pages";
+    const std::int64_t before = resident_pages(path);
+    for (std::int64_t i = 0; i < 20; ++i) dataset.read_sequence(i * 613 % dataset.num_sequences(), inputs, targets);
+    const std::int64_t read = resident_pages(path) - before;
+    EXPECT_EQ(inputs, counting_tokens<std::int32_t>(kSeqLen, 19 * 613 % dataset.num_sequences() * kSeqLen, 50257));
+    EXPECT_EQ(read <= 20 * 5, is_shuffled) << read << " pages; where the order is sequential, those that follow are needed next";
+  }
+  EXPECT_EQ(fingerprint, "16777216 tokens in 1 file, crc32c 5f3cd4c4");
 }
 
 TEST(Batch, HoldsTheSampledSequencesInOrder) {
