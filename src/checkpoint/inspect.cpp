@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/inspect.hpp"
 
+#include <chrono>
 #include <filesystem>
 #include <ostream>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/comm/hang_folder.hpp"
+#include "mica/data/token_file.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -18,7 +20,7 @@ namespace {
 constexpr std::string_view kHelp =
     R"(mica-inspect CHECKPOINT              prints step, other checkpoints and why they are kept, data, config, mesh, units
 mica-inspect RUN --follow            shows a run while it trains: step, loss, tokens/s, time left, and the rank that the others wait for
-mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
+mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert, and of token files
 mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
 mica-inspect hang RUN                prints why a run hung: which rank was lost or waited for
 
@@ -26,7 +28,7 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
 
   verify   Reads every byte and compares it with the checksums in manifest.json. Names each damaged file, dataset and byte
            range. For a consolidated file or an exported Hugging Face folder, the checksums are in FILE.crc32c or
-           FOLDER/checksums.crc32c.
+           FOLDER/checksums.crc32c; a token file of mica-tokenize holds that of its tokens.
   diff     For each parameter and each kind of optimizer state: equal bits, or how many elements differ and the largest
            |A-B|. A and B may have been written by different numbers of ranks. If A or B is a Hugging Face folder (with
            config.json), only parameters are compared, under Mica's names.
@@ -64,6 +66,31 @@ bool has_checksum_list(const std::string& path) {
   return std::filesystem::exists(checksum_list_path(path), error);
 }
 
+/// Whether the path is a file with tokens, of mica-tokenize or of another program.
+bool is_token_file(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  try {
+    return io::Hdf5File::open(path).exists(data::kTokensDataset);
+  } catch (const Hdf5Error&) {  // no HDF5 file
+    return false;
+  }
+}
+
+VerifyReport verify_token_file(const std::string& path) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto file = data::TokenFile::open(path);
+  require<ConfigError>(file.recorded_checksum().has_value(),
+                       "{}: holds no checksum ({}), so nothing can be verified; token files of mica-tokenize hold one", path,
+                       data::kTokensChecksumAttribute);
+  VerifyReport report{.bytes = file.num_tokens() * file.token_bytes()};
+  if (file.compute_checksum() != *file.recorded_checksum()) {
+    report.damage.push_back(fmt::format("{}: is damaged: its tokens do not match the checksum that it holds; copy or make it again", path));
+  }
+  report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
 Command parse(const std::vector<std::string>& arguments) {
   Command command;
   for (const std::string& argument : arguments) {
@@ -90,7 +117,7 @@ Command parse(const std::vector<std::string>& arguments) {
                        command.paths.size());
   if (command.name == "hang") return command;
   if (command.name == "diff") return command;  // either may be a Hugging Face folder
-  if (command.name == "verify" && has_checksum_list(command.paths[0])) return command;
+  if (command.name == "verify" && (has_checksum_list(command.paths[0]) || is_token_file(command.paths[0]))) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;
 }
@@ -108,7 +135,9 @@ ExitCode run_verify(const Command& command, std::ostream& out, std::ostream* pro
   {
     ProgressLine line(progress, "verifying");
     const auto draw = [&](std::int64_t done, std::int64_t total) { line.draw(done, total); };
-    report = has_checksum_list(folder) ? verify_checksum_list(checksum_list_path(folder), draw) : verify(folder, draw);
+    report = has_checksum_list(folder) ? verify_checksum_list(checksum_list_path(folder), draw)
+             : is_token_file(folder)   ? verify_token_file(folder)
+                                       : verify(folder, draw);
   }
   out << (command.as_json ? verify_json(folder, report) : verify_text(folder, report));
   return report.damage.empty() ? ExitCode::done : ExitCode::differs;

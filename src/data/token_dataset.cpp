@@ -14,6 +14,8 @@
 namespace mica::data {
 namespace {
 
+constexpr std::int64_t kSamplesInFingerprint = 256;  // of a file; manifests hold fingerprints, so it must not change
+
 std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> paths;
@@ -56,21 +58,6 @@ const TokenFile* check_tokenizers(const std::vector<TokenFile>& files, const Tok
                          file.path(), known->tokenizer(), known->tokenizer_hash(), file.tokenizer(), file.tokenizer_hash());
   }
   return known;
-}
-
-/// A checksum of samples of tokens spread over the file, the first and the last tokens included.
-std::uint32_t sample_checksum(const TokenFile& file) {
-  constexpr std::int64_t kSamples = 256;
-  constexpr std::int64_t kSampleTokens = 256;
-  std::array<std::int32_t, kSampleTokens> sample;
-  const std::int64_t length = std::min(file.num_tokens(), kSampleTokens);
-  const auto ids = std::span(sample).first(static_cast<std::size_t>(length));
-  std::uint32_t crc = 0;
-  for (std::int64_t s = 0; s < kSamples; ++s) {
-    file.read((file.num_tokens() - length) * s / (kSamples - 1), ids);
-    crc = io::crc32c(ids.data(), static_cast<std::int64_t>(ids.size_bytes()), crc);
-  }
-  return crc;
 }
 
 }  // namespace
@@ -172,12 +159,37 @@ std::string TokenDataset::fingerprint() const {
     if (const auto recorded = file.recorded_checksum()) {
       add(*recorded);
     } else {
-      if (!is_scanned_) file.set_scattered(true);
-      add(is_scanned_ ? file.compute_checksum() : sample_checksum(file));
-      file.set_scattered(is_scattered_);
+      add(is_scanned_ ? file.compute_checksum() : sample_checksum_of(file, kSamplesInFingerprint));
     }
   }
   return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);
+}
+
+std::uint32_t TokenDataset::sample_checksum() const {
+  constexpr std::int64_t kSamples = 4096;  // in all, if each of many files has a few
+  const std::int64_t num_samples = std::clamp<std::int64_t>(kSamples / std::ssize(files_), 4, kSamplesInFingerprint);
+  std::uint32_t crc = 0;
+  for (const TokenFile& file : files_) {
+    const std::uint32_t of_file = sample_checksum_of(file, num_samples);
+    crc = io::crc32c(&of_file, sizeof of_file, crc);
+  }
+  return crc;
+}
+
+/// Of samples spread over the file, the first and the last tokens included.
+std::uint32_t TokenDataset::sample_checksum_of(const TokenFile& file, std::int64_t num_samples) const {
+  constexpr std::int64_t kSampleTokens = 256;
+  std::array<std::int32_t, kSampleTokens> sample;
+  const std::int64_t length = std::min(file.num_tokens(), kSampleTokens);
+  const auto ids = std::span(sample).first(static_cast<std::size_t>(length));
+  file.set_scattered(!is_scanned_);
+  std::uint32_t crc = 0;
+  for (std::int64_t s = 0; s < num_samples; ++s) {
+    file.read((file.num_tokens() - length) * s / (num_samples - 1), ids);
+    crc = io::crc32c(ids.data(), static_cast<std::int64_t>(ids.size_bytes()), crc);
+  }
+  file.set_scattered(is_scattered_);
+  return crc;
 }
 
 void check_one_tokenizer(const TokenDataset& a, const TokenDataset& b) {

@@ -115,10 +115,11 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
 void Trainer::check_same_data() const {
   const std::string advice = "copy one set of token files to all nodes, or use one on a file system that they share";
   std::vector<launch::Check> checks{launch::same_value(
-      "data.train", [&] { return data_fingerprint_; }, advice)};
+      "data.train", [&] { return fmt::format("{}, samples {:08x}", data_fingerprint_, datasets_.train.sample_checksum()); }, advice)};
   if (datasets_.val)
     checks.push_back(launch::same_value(
-        "data.val", [&] { return datasets_.val->fingerprint(); }, advice));
+        "data.val", [&] { return fmt::format("{}, samples {:08x}", datasets_.val->fingerprint(), datasets_.val->sample_checksum()); },
+        advice));
   launch::LaunchChecks(app_.world).run(checks);
 }
 

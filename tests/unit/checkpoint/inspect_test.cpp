@@ -10,6 +10,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "mica/data/token_file.hpp"
+#include "mica/data/tokenize.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/hdf5.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -221,6 +226,30 @@ TEST(Inspect, HelpVersionAndMisuse) {
   EXPECT_THAT(error_of<ConfigError>([&] { inspect({folder.path()}); }), HasSubstr("checkpoints: cannot list the folder"));
   std::filesystem::remove(folder / "checkpoints");
   EXPECT_THAT(error_of<ConfigError>([&] { inspect({folder.path()}); }), HasSubstr("holds no checkpoint"));
+}
+
+// A file of more than 32 M tokens is not read whole when a run begins.
+TEST(Inspect, VerifiesTokenFiles) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "t") << "0123456789";
+  (void)data::tokenize_files(*data::make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0.0, {}});
+  const std::string path = folder / "x.train.h5";
+  const Ran sound = inspect({"verify", path});
+  EXPECT_EQ(sound.code, ExitCode::done);
+  EXPECT_THAT(sound.out, HasSubstr("x.train.h5: every byte is as it was written; 20 bytes checked"));
+  std::string bytes = io::read_file(path);
+  bytes.at(bytes.find(std::string("5\0006\0", 4))) = '4';
+  std::ofstream(path, std::ios::binary) << bytes;
+  const Ran damaged = inspect({"verify", path});
+  EXPECT_EQ(damaged.code, ExitCode::differs);
+  EXPECT_THAT(damaged.out, AllOf(HasSubstr("x.train.h5: is damaged: its tokens do not match"), HasSubstr("DAMAGED in 1 place")));
+  EXPECT_EQ(Json::parse(inspect({"verify", "--json", path}).out)["sound"], false);
+  {
+    auto own = io::Hdf5File::create(folder / "own.h5");
+    (void)own.create_dataset(data::kTokensDataset, io::FileType::u16, {10});
+    own.close();
+  }
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)inspect({"verify", folder / "own.h5"}); }), HasSubstr("holds no checksum (tokens_crc32c)"));
 }
 
 }  // namespace
