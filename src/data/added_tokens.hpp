@@ -29,6 +29,9 @@ class AddedTokens {
   AddedTokens(std::vector<AddedToken> tokens, const Characters& characters);
 
   /// Calls visit(plain, id) for the parts of `text` in order: either a token's id, or the text between two tokens.
+  /// As in the tokenizers package, tokens are searched for before white space is given to those that take it. So a token that is white
+  /// space may be found in what the one before it has taken: it counts all the same, unless it takes the white space on its left, of which
+  /// then nothing is left.
   template <class Visit>
   void split(std::string_view text, const Visit& visit) const {
     std::size_t done = 0;
@@ -36,9 +39,12 @@ class AddedTokens {
       const AddedToken& token = *match(text, i);
       const std::size_t end = i + token.text.size();
       const std::size_t begin = token.takes_spaces_left ? std::max(done, spaces_before(text, i)) : i;
-      if (done < begin) visit(text.substr(done, begin - done), std::optional<std::int32_t>());
-      done = token.takes_spaces_right ? spaces_after(text, end) : end;
-      visit(std::string_view(), std::optional(token.id));
+      const std::size_t behind = token.takes_spaces_right ? spaces_after(text, end) : end;
+      if (begin < behind) {
+        if (done < begin) visit(text.substr(done, begin - done), std::optional<std::int32_t>());
+        visit(std::string_view(), std::optional(token.id));
+        done = behind;
+      }
       i = find(text, end);
     }
     if (done < text.size()) visit(text.substr(done), std::optional<std::int32_t>());

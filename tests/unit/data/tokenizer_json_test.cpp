@@ -173,6 +173,23 @@ TEST(TokenizerJson, AddedTokensAreFoundInTheText) {
   EXPECT_EQ(tokenizer->decode(Ids{260, 262}), "<x>ybc");
 }
 
+// The ids are those of tokenizers 0.23.3.
+TEST(TokenizerJson, WhiteSpaceTokensInWhatAnotherTokenHasTaken) {
+  Json json = small_tokenizer();
+  json["added_tokens"] = {added(259, "<b>"), added(260, "  "), added(261, "\n"), added(262, "\t")};
+  json["added_tokens"][0]["rstrip"] = true;
+  json["added_tokens"][2]["lstrip"] = true;
+  json["added_tokens"][3]["lstrip"] = true;
+  json["added_tokens"][3]["rstrip"] = true;
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(encode(*tokenizer, "<b>\nx"), (Ids{259, 'x'}));
+  EXPECT_EQ(encode(*tokenizer, "<b>\tx"), (Ids{259, 'x'}));
+  EXPECT_EQ(encode(*tokenizer, "x \n<b>y\n"), (Ids{'x', 261, 259, 'y', 261}));
+  EXPECT_EQ(encode(*tokenizer, "<b>  x"), (Ids{259, 260, 'x'}));
+  EXPECT_EQ(encode(*tokenizer, "<b>   x"), (Ids{259, 260, ' ', 'x'}));
+  EXPECT_EQ(encode(*tokenizer, "<b>x\n"), (Ids{259, 'x', 261}));
+}
+
 TEST(TokenizerJson, PartsDoNotCutWhatBelongsToAnAddedToken) {
   Json json = small_tokenizer();
   json["added_tokens"] = {added(259, "MASK"), added(260, "ab-ab-ab")};
