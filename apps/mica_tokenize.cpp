@@ -2,6 +2,7 @@
 // mica-tokenize: text files -> token files.
 
 #include <cmath>
+#include <csignal>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -47,6 +48,21 @@ The output is HDF5: a dataset /tokens (uint16 up to 65536 ids, else uint32) with
 tokenizer_hash; h5dump -A book.train.h5 shows them. The same input always gives the same bytes.
 Exit status: 0 done; 2 an error in the command or its input; 3 a failure while writing, e.g. a full disk.
 )";
+
+volatile std::sig_atomic_t g_signal = 0;  // what a handler may write
+
+void note_signal(int signal) {
+  g_signal = signal;
+  std::signal(signal, SIG_DFL);  // a second one ends the program at once
+}
+
+/// Signals that end a program are noted, so that it can delete what it has written so far. Those that it was started to ignore (nohup) stay
+/// so.
+void note_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, note_signal) == SIG_IGN) std::signal(signal, SIG_IGN);
+  }
+}
 
 struct Command {
   std::string vocab;
@@ -116,10 +132,16 @@ mica::ExitCode run(const std::vector<std::string>& arguments) {
   Command command = parse(arguments);
   const auto tokenizer = mica::data::make_tokenizer(command.vocab);
   if (!command.is_quiet && ::isatty(STDERR_FILENO) != 0) command.tokenize.progress = show_progress;
+  command.tokenize.is_stopped = [] { return g_signal != 0; };
+  note_signals();
   print_result(mica::data::tokenize_files(*tokenizer, command.tokenize), *tokenizer);
   return mica::ExitCode::done;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) { return mica::apps::run_program(argc, argv, {"mica-tokenize", help_text, build_text}, run); }
+int main(int argc, char** argv) {
+  const int status = mica::apps::run_program(argc, argv, {"mica-tokenize", help_text, build_text}, run);
+  if (status != 0 && g_signal != 0) std::raise(g_signal);  // so that a shell sees it; the handler has gone
+  return status;
+}

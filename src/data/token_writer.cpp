@@ -55,7 +55,7 @@ void TokenWriter::flush() {
   buffer_.clear();
 }
 
-void TokenWriter::finish() {
+void TokenWriter::finish(const std::function<void()>& between) {
   flush();
   auto file = io::Hdf5File::create(file_.temporary());
   {
@@ -64,6 +64,7 @@ void TokenWriter::finish() {
     std::uint32_t checksum = 0;
     const std::int64_t tokens_at_once = static_cast<std::int64_t>(kBufferBytes) / token_bytes_;
     for (std::int64_t begin = 0; begin < num_tokens_; begin += tokens_at_once) {
+      if (between) between();
       const std::int64_t count = std::min(tokens_at_once, num_tokens_ - begin);
       spool_.file.read_at(begin * token_bytes_, buffer_.data(), count * token_bytes_);
       checksum = io::crc32c(buffer_.data(), count * token_bytes_, checksum);

@@ -4,6 +4,7 @@
 // Private to data: writes one token file whose length is known only at the end.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@
 namespace mica::data {
 
 /// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
-/// length at creation. Leaves nothing behind unless publish() was called. While it exists, another writer for the same path
-/// is refused, in any process: the spool is locked, where the file system has flock.
+/// length at creation. Leaves nothing behind unless publish() was called; a program that is killed at once (SIGKILL) leaves the spool,
+/// which the next writer for that path takes over. While it exists, another writer for the same path is refused, in any process: the spool
+/// is locked, where the file system has flock.
 class TokenWriter {
  public:
   /// @throws ConfigError if another writer has this path.
@@ -26,7 +28,8 @@ class TokenWriter {
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
   [[nodiscard]] std::int64_t num_unknown() const { return num_unknown_; }  ///< of Tokenizer::unknown_id()
   /// Writes the token file under a temporary name. @throws IoError also if the spool does not hold what was written.
-  void finish();
+  /// @param between  called between pieces of a few MB; may throw, and may be empty
+  void finish(const std::function<void()>& between = {});
   /// Gives the finished file its name.
   void publish() { file_.publish(); }
 

@@ -132,10 +132,14 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
   }
   check_not_replaced(options);  // again: another program may have finished these files before the writers locked them
 
+  const auto check_stopped = [&] {
+    require(!options.is_stopped || !options.is_stopped(), "stopped before the end: no token file was written");
+  };
   std::int64_t done = 0;
   const auto report = [&](std::int64_t bytes) {
     done += bytes;
     if (options.progress) options.progress(done, result.input_bytes);
+    check_stopped();
   };
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 0) continue;
@@ -152,8 +156,8 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
                        "the input has {} bytes, of which --val-fraction={} leaves {} tokens for training and {} for validation; "
                        "give more text or another fraction",
                        result.input_bytes, options.val_fraction, result.train_tokens, result.val_tokens);
-  train->finish();
-  if (val) val->finish();
+  train->finish(check_stopped);
+  if (val) val->finish(check_stopped);
   if (val) val->publish();
   train->publish();
   return result;

@@ -15,7 +15,8 @@ struct TokenizeOptions {
   std::string out;                 ///< "x.h5" or "x": writes x.train.h5 and x.val.h5
   double val_fraction = 0.1;       ///< share of each file's bytes that is held out for validation; 0: no validation file
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  ///< may be empty
-  bool overwrite = false;  ///< replaces existing token files; not a validation file if val_fraction is 0
+  bool overwrite = false;            ///< replaces existing token files; not a validation file if val_fraction is 0
+  std::function<bool()> is_stopped;  ///< asked for every few MB; true: no file is written, and tokenize_files() throws; may be empty
 };
 
 struct TokenizeResult {

@@ -2,6 +2,7 @@
 // The program as users meet it: exit statuses, one line of error, files.
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -141,6 +142,23 @@ TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
 }
 
 TEST(MicaTokenize, AnUnwritableStandardOutputIsAFailure) { EXPECT_EQ(run("--help > /dev/full").status, 3); }
+
+// As by timeout(1), a batch system or the end of a terminal's session. The spool may be as large as the output.
+TEST(MicaTokenize, ASignalEndsItAndLeavesNothing) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (std::uint32_t i = 0; text.size() < 20'000'000; ++i) text += fmt::format("word{} ", i * 2654435761U);  // takes seconds
+  write_text(folder / "t", text);
+  for (const std::string signal : {"TERM", "HUP"}) {
+    const Outcome outcome =
+        shell(fmt::format("{0}/mica-tokenize --vocab={1} --out={2}/x.h5 {2}/t & "
+                          "while [ ! -e {2}/x.train.h5.spool.tmp ] && kill -0 $!; do sleep 0.01; done; kill -{3} $!; wait $!; "
+                          "echo status $?; ls {2}",
+                          test::program_folder(), test::reference_path("tokenizers/llama3.tokenizer.json"), folder.path(), signal));
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: stopped before the end: no token file was written\n"),
+                                    HasSubstr(fmt::format("status {}\nt\n", 128 + (signal == "TERM" ? SIGTERM : SIGHUP)))));
+  }
+}
 
 /// Mounts a small or read-only tmpfs at folder/disk in a mount namespace of its own and runs the program there.
 Outcome run_on_disk(const TemporaryFolder& folder, const std::string& mount_options) {

@@ -239,6 +239,25 @@ TEST(Tokenize, AFailureLeavesTheOldOutputAlone) {
   EXPECT_EQ(names_in(folder), (std::vector<std::string>{"t", "x.train.h5", "x.val.h5"}));
 }
 
+TEST(Tokenize, AStopAtAnyTimeLeavesNothing) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", std::string(5 << 20, 'x'));  // several pieces of text, and two of tokens
+  int num_stops = 0;
+  for (bool was_stopped = true; was_stopped; num_stops += was_stopped ? 1 : 0) {
+    TokenizeOptions options{{folder / "t"}, folder / "x.h5", 0.1, {}};
+    options.is_stopped = [num_calls = 0, num_stops]() mutable { return num_calls++ == num_stops; };
+    try {
+      (void)tokenize_files(*make_tokenizer("bytes"), options);
+      was_stopped = false;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("stopped before the end"));
+      EXPECT_EQ(names_in(folder), std::vector<std::string>{"t"});
+    }
+  }
+  EXPECT_GE(num_stops, 6 + 3 + 1);
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"t", "x.train.h5", "x.val.h5"}));
+}
+
 TEST(Tokenize, ReplacesTokenFilesOnlyWhenAsked) {
   const TemporaryFolder folder;
   write_text(folder / "t", "0123456789");
