@@ -8,11 +8,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "mica/core/error.hpp"
 #include "mica/data/tokenizer.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/crc32c.hpp"
 
 #include "byte_level_json.hpp"
 #include "support/paths.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace mica::data {
 namespace {
@@ -125,6 +128,49 @@ INSTANTIATE_TEST_SUITE_P(Files, TokenizerReference,
                            std::string name = info.param;
                            return name.substr(0, name.find('.'));
                          });
+
+// Without cuts a text is one sentence to SentencePiece, which takes some 200 bytes of memory for each of its bytes.
+TEST(TokenizerReferenceLines, TextWithoutSpacesIsCutAtLineEnds) {
+  struct Text {
+    std::string model;
+    std::string text;
+    std::int64_t num_ids;  // of sentencepiece 0.2.3, and the checksum of these ids
+    std::uint32_t checksum;
+  };
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += fmt::format("word{}\n", i * 7919 % 1000);
+  std::string chinese;  // lines of up to 41 characters
+  for (int i = 0; i < 1000; ++i) {
+    const int character = 0x4e00 + i * 31 % 500;
+    chinese += fmt::format("\xe6\xb5\xb7\xe4{}{}", static_cast<char>(0x80 | (character >> 6 & 0x3f)),
+                           static_cast<char>(0x80 | (character & 0x3f)));
+    for (int n = 0; n < i % 40; ++n) chinese += "\xe6\xb0\xb4";
+    chinese += '\n';
+  }
+  for (const Text& each : {Text{"llama_bpe.model", words, 17669, 0x2ca979c8}, Text{"llama_bpe.model", chinese, 65501, 0x289b6b3a},
+                           Text{"unigram.model", words, 16708, 0x2f4cb7d6}}) {
+    const auto tokenizer = make_tokenizer(kFolder + each.model);
+    Ids ids;
+    const std::size_t encoded = tokenizer->encode_part(each.text, {true, false}, ids);
+    EXPECT_GE(encoded + 1200, each.text.size()) << "the rest is what may go on";
+    (void)tokenizer->encode_part(each.text.substr(encoded), {false, true}, ids);
+    EXPECT_EQ(std::ssize(ids), each.num_ids);
+    EXPECT_EQ(io::crc32c(ids.data(), 4 * std::ssize(ids)), each.checksum) << each.model;
+  }
+}
+
+TEST(TokenizerReferenceLines, ATextThatCannotBeCutIsRefusedBeforeItTakesTheMemory) {
+  const auto tokenizer = make_tokenizer(kFolder + "llama_bpe.model");
+  const std::string text((64 << 20) + 1, 'x');
+  for (const bool is_last : {false, true}) {
+    Ids ids;
+    EXPECT_THAT(test::error_of<ConfigError>([&] {
+                  (void)tokenizer->encode_part(text, {true, is_last}, ids);
+                }),
+                ::testing::AllOf(::testing::HasSubstr("llama_bpe.model: 67108865 bytes of text without a space or line end"),
+                                 ::testing::HasSubstr("split the text")));
+  }
+}
 
 TEST(TokenizerReferenceEnds, AreThoseOfThePostProcessor) {
   for (const char* file : {"gpt2.tokenizer.json", "gpt2_prefix.tokenizer.json", "llama3.tokenizer.json"}) {
