@@ -5,6 +5,17 @@ add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra $<$<BOOL:${MICA_WERROR}>:-Werror=all-warnings -Xcompiler=-Werror>>)
+# NaN and infinity are looked for (train.on_bad_step, diverged, loss scaling), so the fast math of a site's CXXFLAGS or of icpx's default is taken
+# back: these options come after the user's. What must come after these is linked after mica_options: unfused_options in src/tensor.
+target_compile_options(mica_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-fast-math> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-fast-math>
+  $<$<COMPILE_LANG_AND_ID:CXX,IntelLLVM>:-fp-model=precise>)
+# When linking, too: for fast math a file is added to programs that makes the processor take the smallest numbers for zero.
+target_link_options(mica_options INTERFACE $<HOST_LINK:-fno-fast-math>)
+string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" flags_of_type)
+if("${CMAKE_CXX_FLAGS} ${${flags_of_type}}" MATCHES "-Ofast")  # of which only another -O takes it back
+  target_link_options(mica_options INTERFACE $<HOST_LINK:-O3>)
+endif()
 # In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious. gcc needs 0.8 GiB for the
 # largest ones and collects garbage again and again from 128 MiB on: from 512 MiB on it takes a sixth less time, in 1.1 GiB.
 if(CMAKE_UNITY_BUILD)

@@ -6,6 +6,10 @@
 
 #include "mica/core/error.hpp"
 
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "Mica needs NaN and infinity, or it would not see a loss that diverges: compile without -ffast-math, -Ofast, -ffinite-math-only"
+#endif
+
 namespace mica {
 namespace {
 constexpr std::array<std::pair<DType, std::string_view>, 10> kNames{{{DType::f32, "fp32"},

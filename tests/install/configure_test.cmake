@@ -37,6 +37,33 @@ string(FIND "${output}" "SentencePiece" at)
 if(NOT at EQUAL -1)
   message(FATAL_ERROR "SentencePiece is off, and is looked for:\n${output}")
 endif()
+
+# Fast math of the user's, as a site's module may set it, would fold std::isfinite: it is taken back after the user's flags, and in the loops
+# before what they do without.
+must(${configure} -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "-DCMAKE_CXX_FLAGS=-ffast-math" "-DCMAKE_CXX_FLAGS_RELEASE=-Ofast")
+file(STRINGS "${WORK}/build/compile_commands.json" commands REGEX "\"command\": .*\\.cpp")
+list(LENGTH commands count)
+if(count LESS 100)
+  message(FATAL_ERROR "only ${count} commands in compile_commands.json")
+endif()
+foreach(command IN LISTS commands)
+  string(REGEX MATCHALL " -(ffast-math|Ofast|fno-fast-math|fno-math-errno|fno-trapping-math|ffp-contract=off)" flags "${command}")
+  if(NOT flags MATCHES "^ -ffast-math; -Ofast; -fno-fast-math(; -ffp-contract=off(; -fno-math-errno; -fno-trapping-math)?)?$"
+     OR (command MATCHES "src/tensor/" AND NOT flags MATCHES "-ffp-contract") OR (command MATCHES "/cpu/isa/" AND NOT flags MATCHES "-fno-trapping-math"))
+    message(FATAL_ERROR "compiled with fast math, or without what the loops need:\n${command}")
+  endif()
+endforeach()
+file(STRINGS "${WORK}/build/CMakeCache.txt" compiler REGEX "^CMAKE_CXX_COMPILER:")
+string(REGEX REPLACE "^[^=]*=" "" compiler "${compiler}")
+foreach(flag -ffast-math -ffinite-math-only)
+  execute_process(COMMAND "${compiler}" ${flag} -E -std=c++20 "-I${SOURCE}/include" "${SOURCE}/src/core/dtype.cpp"
+                  RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE output)
+  if(status EQUAL 0 OR NOT output MATCHES "Mica needs NaN and infinity")
+    message(FATAL_ERROR "${flag} is not refused (${status}):\n${output}")
+  endif()
+endforeach()
+must(${configure} -U CMAKE_CXX_FLAGS -U CMAKE_CXX_FLAGS_RELEASE)
+
 # With the sanitizers, whose list has a comma, and the tests: what CI does not build.
 must(${configure} -DMICA_SANITIZE=address,undefined -DMICA_BUILD_TESTS=ON)
 file(REMOVE_RECURSE "${WORK}")
