@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
-foreign header outside its rooms. Also on a missing include that only some versions of a library need.
+foreign header outside its rooms. Also on a missing include that only some versions of a library need, and on functions of a newer glibc
+than docs/install.md asks for.
 
-    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; for missing includes, tests/ and examples/, too
+    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout; for missing includes and glibc, tests/ and examples/, too
 """
 import pathlib
 import re
@@ -49,6 +50,11 @@ NEEDED = {
     r"\bfmt::join\b": "fmt/ranges.h",  # since fmt 11; fmt 9 and 10 have it in fmt/format.h
 }
 
+# what glibc has only since 2.29 to 2.36; docs/install.md promises that 2.28 serves
+NEWER_GLIBC = (r"\b(gettid|tgkill|getcpu|close_range|closefrom|sigabbrev_np|sigdescr_np|strerrorname_np|strerrordesc_np|getdents64|epoll_pwait2|mallinfo2"
+               r"|pidfd_\w+|process_madvise|_Fork|arc4random\w*|pthread_\w*(?:clockjoin|clockwait|clocklock|clockrdlock|clockwrlock)\w*|sem_clockwait"
+               r"|posix_spawn_file_actions_add(?:chdir|fchdir|closefrom|tcsetpgrp)_np|twalk_r)\s*\(")
+
 
 def sources(*folders):
     for folder in folders:
@@ -64,6 +70,14 @@ def missing_includes():
             found = re.search(used, text)
             if found and f"#include <{header}>" not in text:
                 yield f"{path.relative_to(ROOT)}:{text[:found.start()].count(chr(10)) + 1}: {found[0]} needs #include <{header}>"
+
+
+def newer_calls():
+    for path in sources("include", "src", "apps", "tests", "examples"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found = re.search(NEWER_GLIBC, line.partition("//")[0])
+            if found:
+                yield f"{path.relative_to(ROOT)}:{number}: {found[1]}() is not in glibc 2.28, which docs/install.md says serves"
 
 
 def reachable(module):
@@ -84,7 +98,7 @@ def module_of(path):
 
 
 def main():
-    errors, files = list(missing_includes()), 0
+    errors, files = [*missing_includes(), *newer_calls()], 0
     for path in sources("include", "src", "apps"):
         files += 1
         module = module_of(path)

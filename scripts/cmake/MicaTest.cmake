@@ -56,7 +56,7 @@ set_target_properties(test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJEC
 function(_mica_test_executable target)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${target} ${arg_SOURCES})
-  target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest GTest::gmock mica_testing test_paths test_options)
+  target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest GTest::gmock mica_testing test_paths test_options ${CMAKE_DL_LIBS})
   if(NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBS)  # whose flags are not those of the precompiled headers
     target_precompile_headers(${target} REUSE_FROM test_headers)
   endif()

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "mica/checkpoint/manifest.hpp"
 
@@ -25,8 +24,8 @@ constexpr int kBackgroundNiceness = 15;
 /// Longer than a block takes on any disk fast enough to slow down a step, and short compared with a block on a slow disk.
 constexpr auto kLongestRest = std::chrono::milliseconds(20);
 
-/// Lowers this thread's priority for good. If the system refuses, nothing changes.
-void give_way() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNiceness); }
+/// Lowers this thread's priority for good: in Linux 0 is the calling thread. If the system refuses, nothing changes.
+void give_way() { (void)::setpriority(PRIO_PROCESS, 0, kBackgroundNiceness); }
 
 }  // namespace
 

@@ -37,6 +37,12 @@ string(FIND "${output}" "SentencePiece" at)
 if(NOT at EQUAL -1)
   message(FATAL_ERROR "SentencePiece is off, and is looked for:\n${output}")
 endif()
+# shm_open() is in librt before glibc 2.34: whoever links the installed library needs -lrt.
+file(GLOB_RECURSE targets "${WORK}/build/CMakeFiles/Export/*/micaTargets.cmake")
+file(READ "${targets}" text)
+if(NOT text MATCHES "LINK_ONLY:rt>")
+  message(FATAL_ERROR "the package does not name librt: ${targets}")
+endif()
 
 # Fast math of the user's, as a site's module may set it, would fold std::isfinite: it is taken back after the user's flags, and in the loops
 # before what they do without.
