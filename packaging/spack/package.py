@@ -35,7 +35,7 @@ class Mica(CMakePackage, CudaPackage):
     depends_on("sentencepiece", when="+sentencepiece")
 
     with when("+cuda"):
-        depends_on("cuda@12.0:")
+        depends_on("cuda@12.5:")
         depends_on("nccl@2.14:")
         depends_on("cudnn@9.0:")
         conflicts("cuda_arch=none", msg="say cuda_arch=80, 90, ...")

@@ -26,7 +26,8 @@ if(CMAKE_CUDA_COMPILER)
 else()
   unset(CMAKE_CUDA_COMPILER CACHE)  # look again next time
 endif()
-mica_require("CUDA toolkit" FOUND "${CUDAToolkit_FOUND}" VERSION "${CUDAToolkit_VERSION}" LEAST 12.0 AT "${CMAKE_CUDA_COMPILER}"
+# 12.5 has cudaGetDriverEntryPointByVersion (src/device/cuda/driver.cpp).
+mica_require("CUDA toolkit" FOUND "${CUDAToolkit_FOUND}" VERSION "${CUDAToolkit_VERSION}" LEAST 12.5 AT "${CMAKE_CUDA_COMPILER}"
              DEBIAN "NVIDIA's cuda-toolkit" CONDA "cuda" SPACK "cuda" SET "-DCMAKE_CUDA_COMPILER=FOLDER/bin/nvcc" WITHOUT "${without}")
 find_package(NCCL QUIET)
 mica_require("NCCL" FOUND "${NCCL_FOUND}" VERSION "${NCCL_VERSION}" LEAST 2.14 AT "${NCCL_LIBRARY}"

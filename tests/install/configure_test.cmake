@@ -24,7 +24,7 @@ foreach(text "fmt 9.0 or newer: version 5.3.0 was found in ${WORK}/old_fmt" "Deb
              "oneDNN 2.6 or newer: 4.0.1 in ${WORK}/dnnl/lib/libdnnl.so does not serve: Mica knows versions 2 and 3"
              "HDF5 1.10 or newer: not found" "-DHDF5_ROOT=FOLDER"
              "SentencePiece: not found" "without it: -DMICA_WITH_SENTENCEPIECE=OFF"
-             "CUDA toolkit 12.0 or newer: not found" "without it: -DMICA_ENABLE_CUDA=OFF")
+             "CUDA toolkit 12.5 or newer: not found" "without it: -DMICA_ENABLE_CUDA=OFF")
   string(FIND "${output}" "${text}" at)
   if(at EQUAL -1)
     message(FATAL_ERROR "CMake did not say '${text}' but:\n${output}")
