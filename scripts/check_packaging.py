@@ -5,12 +5,16 @@
 Looked at: packaging/conda/environment.yml, packaging/spack/package.py, packaging/apptainer/mica.def, packaging/modulefiles/mica.lua,
 scripts/install-packages.sh and the table in docs/install.md. The words after DEBIAN, CONDA, SPACK and LEAST of each mica_require()
 are what the others must say. (docs/install.md tells what was checked of the recipes beyond that.) Also fails where a file names another
-version of Mica than CMakeLists.txt does.
+version of Mica than CMakeLists.txt does, and where package.py uses a name that it does not import: it is executed, with stand-ins for what
+Spack's documentation says of spack.package and of the build systems' modules.
 """
 import ast
+import contextlib
 import pathlib
 import re
 import sys
+import types
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CMAKE = ROOT / "scripts" / "cmake"
@@ -43,6 +47,53 @@ def spack_packages(text):
 def choices(words):
     """'openmpi or mpich' -> both; 'boost +program_options' -> boost"""
     return [re.match(r"[\w-]+", word)[0] for word in re.split(r",? or |,? and ", words)]
+
+
+SPACK_DIRECTIVES = ("build_system can_splice conditional conflicts depends_on extends license maintainers patch provides redistribute requires "
+                    "resource variant version").split()
+
+
+def spack_modules():
+    """What package.py may import, as modules of stand-ins. generator() is of the build systems' modules, not of spack.package."""
+    def module(name, **names):
+        made = types.ModuleType(name)
+        made.__dict__.update(names, __all__=list(names))
+        return made
+
+    def ignore(*_arguments, **_named):
+        return None
+
+    def directives(names):
+        return dict.fromkeys(names, ignore)
+
+    class CMakePackage:
+        define = define_from_variant = ignore
+
+    class CudaPackage:
+        pass
+
+    systems = "spack_repo.builtin.build_systems"
+    return {
+        "spack": module("spack"),
+        "spack.package": module("spack.package", when=lambda _spec: contextlib.nullcontext(), **directives(SPACK_DIRECTIVES)),
+        **{name: module(name) for name in ("spack_repo", "spack_repo.builtin", systems)},
+        f"{systems}.cmake": module(f"{systems}.cmake", CMakePackage=CMakePackage, **directives(["generator"])),
+        f"{systems}.cuda": module(f"{systems}.cuda", CudaPackage=CudaPackage),
+    }
+
+
+def execution_errors(path):
+    """What goes wrong when Spack reads the package, and asks for CMake's arguments."""
+    with mock.patch.dict(sys.modules, spack_modules()):
+        names = {"__name__": "package"}
+        try:
+            exec(compile(path.read_text(), str(path), "exec"), names)
+            package = names["Mica"]()
+            package.spec = mock.MagicMock()
+            package.cmake_args()
+        except Exception as error:  # whatever the package does wrong
+            return [f"packaging/spack/package.py cannot be executed: {type(error).__name__}: {error}"]
+    return []
 
 
 def main():
@@ -79,6 +130,8 @@ def main():
             errors += [f"docs/install.md: the row of {title} lacks '{need[key]}'" for key in ("LEAST", "DEBIAN", "CONDA", "SPACK") if need.get(key, "") not in row[1]]
     known = {name for need in needs.values() for name in choices(need["SPACK"])} | {"mpi", "c", "cxx", "cmake"}
     errors += [f"packaging/spack/package.py: CMake looks for no {name}" for name in spack if name not in known]
+
+    errors += execution_errors(ROOT / "packaging/spack/package.py")
 
     definition = (ROOT / "packaging/apptainer/mica.def").read_text()
     errors += [f"packaging/apptainer/mica.def: no section %{name}" for name in ("files", "post", "runscript", "test", "help") if f"\n%{name}" not in definition]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Spack package. docs/install.md tells how to build the checkout that this file lies in with it.
 
-from spack_repo.builtin.build_systems.cmake import CMakePackage
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 
 from spack.package import *
