@@ -135,6 +135,8 @@ def main():
 
     definition = (ROOT / "packaging/apptainer/mica.def").read_text()
     errors += [f"packaging/apptainer/mica.def: no section %{name}" for name in ("files", "post", "runscript", "test", "help") if f"\n%{name}" not in definition]
+    if "install -y --no-install-recommends git" not in definition:
+        errors.append("packaging/apptainer/mica.def installs no git, so its programs would not name their commit")
     for path in re.findall(r"(scripts/[\w./-]+)", definition):
         if not (ROOT / path).is_file():
             errors.append(f"packaging/apptainer/mica.def: there is no {path}")

@@ -8,12 +8,15 @@ set(commit "unknown")
 set(is_git FALSE)
 find_program(GIT git)
 if(GIT AND EXISTS "${SOURCE}/.git")  # a tarball that was unpacked inside another repository is not of its commit
-  execute_process(COMMAND "${GIT}" -C "${SOURCE}" rev-parse --short=8 HEAD RESULT_VARIABLE status OUTPUT_VARIABLE head
+  # Also in a tree of another user, as where root builds a user's clone: who builds it runs what is in it anyway. (Git before
+  # 2.38 does not heed this.)
+  set(git "${GIT}" -c safe.directory=* -C "${SOURCE}")
+  execute_process(COMMAND ${git} rev-parse --short=8 HEAD RESULT_VARIABLE status OUTPUT_VARIABLE head
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(status EQUAL 0)
     set(is_git TRUE)
     set(commit "${head}")
-    execute_process(COMMAND "${GIT}" --no-optional-locks -C "${SOURCE}" status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)
+    execute_process(COMMAND ${git} --no-optional-locks status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)
     if(changes)
       string(APPEND commit ", modified")
     endif()
