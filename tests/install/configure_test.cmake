@@ -72,4 +72,12 @@ must(${configure} -U CMAKE_CXX_FLAGS -U CMAKE_CXX_FLAGS_RELEASE)
 
 # With the sanitizers, whose list has a comma, and the tests: what CI does not build.
 must(${configure} -DMICA_SANITIZE=address,undefined -DMICA_BUILD_TESTS=ON)
+# A generator of several build types.
+find_program(NINJA ninja)
+if(NINJA)
+  must(${CMAKE_COMMAND} -G "Ninja Multi-Config" -S "${SOURCE}" -B "${WORK}/multi" -DMICA_BUILD_TESTS=ON)
+  if(NOT EXISTS "${WORK}/multi/isa_objects.txt")
+    message(FATAL_ERROR "no isa_objects.txt")
+  endif()
+endif()
 file(REMOVE_RECURSE "${WORK}")
