@@ -4,9 +4,13 @@
 include(MicaRequire)
 include(MicaMpiFlavour)
 
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 11)
-  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} (${CMAKE_CXX_COMPILER}) does not compile C++20 as Mica has it: g++ 11 or newer, or "
-                      "clang 16, is needed. -DCMAKE_C_COMPILER=... -DCMAKE_CXX_COMPILER=... choose another one.")
+set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} (${CMAKE_CXX_COMPILER})")
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 11)
+   OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16))
+  message(FATAL_ERROR "${compiler} does not compile C++20 as Mica has it: g++ 11 or newer, or clang 16, is needed. "
+                      "-DCMAKE_C_COMPILER=... -DCMAKE_CXX_COMPILER=... choose another one.")
+elseif(NOT CMAKE_CXX_COMPILER_ID MATCHES "^(GNU|Clang)$")
+  message(WARNING "Mica was not tested with ${compiler}, but with g++ and clang. -DCMAKE_C_COMPILER=... -DCMAKE_CXX_COMPILER=... choose another one.")
 endif()
 find_package(Threads REQUIRED)
 

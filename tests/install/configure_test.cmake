@@ -72,6 +72,21 @@ must(${configure} -U CMAKE_CXX_FLAGS -U CMAKE_CXX_FLAGS_RELEASE)
 
 # With the sanitizers, whose list has a comma, and the tests: what CI does not build.
 must(${configure} -DMICA_SANITIZE=address,undefined -DMICA_BUILD_TESTS=ON)
+# Compilers: what is too old is refused, what was never tried is warned of. The compiler here plays both: by its macros CMake knows it.
+function(configure_with name macros expected)
+  file(WRITE "${WORK}/${name}" "#!/bin/sh\nexec '${compiler}' ${macros} \"$@\"\n")
+  file(CHMOD "${WORK}/${name}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  execute_process(COMMAND ${CMAKE_COMMAND} -G "${GENERATOR}" -S "${SOURCE}" -B "${WORK}/build-${name}" "-DCMAKE_CXX_COMPILER=${WORK}/${name}"
+                  OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  if(NOT output MATCHES "${expected}")
+    message(FATAL_ERROR "with ${name} CMake did not say '${expected}' but:\n${output}")
+  endif()
+endfunction()
+configure_with(clang-15 "-D__clang__=1 -D__clang_major__=15 -D__clang_minor__=0 -D__clang_patchlevel__=7"
+               "CMake Error .*Clang 15.0.7 \\([^ ]*/clang-15\\) does not compile C\\+\\+20 as Mica has it")
+configure_with(icpx "-D__INTEL_LLVM_COMPILER=20250000" "CMake Warning .*Mica was not tested with IntelLLVM 2025.0.0")
+
 # A generator of several build types.
 find_program(NINJA ninja)
 if(NINJA)
