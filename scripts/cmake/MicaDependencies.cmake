@@ -22,7 +22,7 @@ find_package(MPI QUIET COMPONENTS CXX)
 mica_mpi_flavour(MICA_MPI_FLAVOUR ${MPI_CXX_INCLUDE_DIRS})
 mica_require("MPI" FOUND "${MPI_CXX_FOUND}" VERSION "${MPI_CXX_VERSION}" LEAST 3.1 DETAIL "${MICA_MPI_FLAVOUR}" AT "${MPI_CXX_COMPILER}"
              DEBIAN "libopenmpi-dev and openmpi-bin, or libmpich-dev and mpich" CONDA "openmpi or mpich" SPACK "openmpi or mpich"
-             SET "-DMPI_HOME=FOLDER, or -DMPI_CXX_COMPILER=FOLDER/bin/mpicxx")
+             SET "-DMPI_HOME=FOLDER, or -DMPI_CXX_COMPILER=FOLDER/bin/mpicxx" ROOTS MPI_HOME PARTS ${MPI_CXX_INCLUDE_DIRS} ${MPI_CXX_LIBRARIES})
 
 # Any HDF5 serves, thread-safe or not: Mica calls it from one thread at a time. A parallel one is used as a serial one is; its
 # headers need MPI's, and its library must have been built with the same MPI.
@@ -43,7 +43,7 @@ if(NOT MicaHDF5_IS_THREADSAFE)
   string(APPEND detail ", not thread-safe")
 endif()
 mica_require("HDF5" FOUND "${MicaHDF5_FOUND}" VERSION "${MicaHDF5_VERSION}" LEAST 1.10 DETAIL "${detail}" UNFIT "${unfit}" AT "${MicaHDF5_LIBRARY}"
-             DEBIAN "libhdf5-dev" CONDA "hdf5" SPACK "hdf5" SET "-DHDF5_ROOT=FOLDER")
+             DEBIAN "libhdf5-dev" CONDA "hdf5" SPACK "hdf5" SET "-DHDF5_ROOT=FOLDER" ROOTS HDF5_ROOT HDF5_DIR PARTS "${MicaHDF5_INCLUDE_DIR}")
 
 find_package(DNNL QUIET)
 set(unfit "")
@@ -54,7 +54,7 @@ elseif(DNNL_VERSION VERSION_GREATER_EQUAL 4)
 endif()
 string(TOLOWER "${DNNL_CPU_RUNTIME}" detail)
 mica_require("oneDNN" FOUND "${DNNL_FOUND}" VERSION "${DNNL_VERSION}" LEAST 2.6 DETAIL "threads: ${detail}" UNFIT "${unfit}" AT "${DNNL_LIBRARY}"
-             DEBIAN "libdnnl-dev" CONDA "onednn=*=omp_*" SPACK "onednn" SET "-DDNNL_ROOT=FOLDER")
+             DEBIAN "libdnnl-dev" CONDA "onednn=*=omp_*" SPACK "onednn" SET "-DDNNL_ROOT=FOLDER" ROOTS DNNL_ROOT PARTS "${DNNL_INCLUDE_DIR}")
 if(DNNL_FOUND AND NOT DNNL_CPU_RUNTIME STREQUAL "OMP")
   message(WARNING "oneDNN in ${DNNL_LIBRARY} was built for the threads of ${DNNL_CPU_RUNTIME} and not of OpenMP: products may not use the "
                   "threads that OMP_NUM_THREADS gives a rank. onednn cpu_runtime=omp (Spack) and libdnnl-dev (Debian) do.")

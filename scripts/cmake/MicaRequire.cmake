@@ -1,9 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 # mica_require(TITLE FOUND yes VERSION seen LEAST wanted AT where [DETAIL text] [UNFIT why] DEBIAN name CONDA name SPACK name
-#              SET flag [WITHOUT flag])
+#              SET flag [WITHOUT flag] [ROOTS variables... [PARTS paths...]])
 # Prints what was found. What is missing, too old or unfit is kept for mica_check_requirements(), which tells all of it in one error.
+# ROOTS are the variables in which users and modules say where it is. Unfit is what lies outside of those that are set in CMake: a library of
+# the system's must not silently take the place of one that was asked for. One of the environment, which may be meant for something else, gives
+# a warning. PARTS: what else was found beside AT; one of them inside is enough.
 function(mica_require title)
-  cmake_parse_arguments(arg "" "FOUND;VERSION;LEAST;AT;DETAIL;UNFIT;DEBIAN;CONDA;SPACK;SET;WITHOUT" "" ${ARGN})
+  cmake_parse_arguments(arg "" "FOUND;VERSION;LEAST;AT;DETAIL;UNFIT;DEBIAN;CONDA;SPACK;SET;WITHOUT" "ROOTS;PARTS" ${ARGN})
+  if(arg_FOUND AND NOT arg_UNFIT)
+    set(named "")
+    set(named_in_environment "")
+    foreach(root IN LISTS arg_ROOTS)
+      if(${root})
+        list(APPEND named "${root}=${${root}}")
+      elseif(NOT "$ENV{${root}}" STREQUAL "")
+        list(APPEND named_in_environment "${root}=$ENV{${root}}")
+      endif()
+    endforeach()
+    if(named)
+      _mica_is_inside(is_inside "${named}" ${arg_AT} ${arg_PARTS})
+      if(NOT is_inside)
+        list(JOIN named ", " named)
+        set(arg_UNFIT "it lies outside of ${named}")
+      endif()
+    elseif(named_in_environment)
+      _mica_is_inside(is_inside "${named_in_environment}" ${arg_AT} ${arg_PARTS})
+      if(NOT is_inside)
+        list(JOIN named_in_environment ", " named)
+        message(WARNING "${title} ${arg_VERSION} in ${arg_AT} is taken, which lies outside of ${named_in_environment}, which the environment names.")
+      endif()
+    endif()
+  endif()
   set(problem "")
   if(NOT arg_FOUND)
     set(problem "not found")
@@ -31,12 +58,30 @@ function(mica_require title)
   set_property(GLOBAL APPEND_STRING PROPERTY MICA_MISSING "${text}")
 endfunction()
 
+# Sets `out` to whether one of the paths lies in one of the folders of `settings` (NAME=FOLDER), as they are written or with links followed.
+function(_mica_is_inside out settings)
+  set(${out} FALSE PARENT_SCOPE)
+  foreach(setting IN LISTS settings)
+    string(REGEX REPLACE "^[A-Za-z0-9_]+=" "" folder "${setting}")
+    get_filename_component(folder "${folder}" ABSOLUTE)
+    get_filename_component(real_folder "${folder}" REALPATH)
+    foreach(path IN LISTS ARGN)
+      get_filename_component(path "${path}" ABSOLUTE)
+      get_filename_component(real_path "${path}" REALPATH)
+      cmake_path(IS_PREFIX folder "${path}" is_below)
+      cmake_path(IS_PREFIX real_folder "${real_path}" is_really_below)
+      if(is_below OR is_really_below)
+        set(${out} TRUE PARENT_SCOPE)
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
 function(mica_check_requirements)
   get_property(missing GLOBAL PROPERTY MICA_MISSING)
   if(missing)
-    # CMake reflows an error's text; a notice stays as it is.
-    message(NOTICE "\nMica cannot be built here as configured. What it needs and did not find:\n\n${missing}\n"
-                   "docs/install.md tells how to get these without root. After installing, configure in a fresh folder (or with --fresh).")
-    message(FATAL_ERROR "Libraries are missing or do not serve: see above.")
+    # One message, which no --log-level hides. CMake reflows an error's text, but not lines that begin with a space.
+    message(FATAL_ERROR "Mica cannot be built here as configured. What it needs and did not find:\n\n${missing}\n"
+                        "docs/install.md tells how to get these without root. After installing, configure in a fresh folder (or with --fresh).")
   endif()
 endfunction()

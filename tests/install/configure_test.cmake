@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What CMake says where libraries are missing, too old, of another MPI, or turned off.
+# What CMake says where libraries are missing, too old, not where they were said to be, or turned off; what it makes of compilers and flags.
 #   cmake -DSOURCE=... -DWORK=... -DGENERATOR=... -P configure_test.cmake
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/must.cmake")
@@ -13,6 +13,15 @@ file(WRITE "${WORK}/dnnl/include/oneapi/dnnl/dnnl_version.h"
      "#define DNNL_VERSION_MAJOR 4\n#define DNNL_VERSION_MINOR 0\n#define DNNL_VERSION_PATCH 1\n")
 file(WRITE "${WORK}/hdf5/include/hdf5.h" "")
 
+function(expect_texts)
+  foreach(text IN LISTS ARGN)
+    string(FIND "${output}" "${text}" at)
+    if(at EQUAL -1)
+      message(FATAL_ERROR "CMake did not say '${text}' but:\n${output}")
+    endif()
+  endforeach()
+endfunction()
+
 set(configure ${CMAKE_COMMAND} -G "${GENERATOR}" -S "${SOURCE}" -B "${WORK}/build")
 execute_process(COMMAND ${CMAKE_COMMAND} -E env CUDACXX=/nowhere/nvcc ${configure} "-Dfmt_DIR=${WORK}/old_fmt" "-DDNNL_ROOT=${WORK}/dnnl"
                         "-DHDF5_ROOT=${WORK}/hdf5" -DCMAKE_DISABLE_FIND_PACKAGE_SentencePiece=ON -DMICA_ENABLE_CUDA=ON
@@ -20,16 +29,11 @@ execute_process(COMMAND ${CMAKE_COMMAND} -E env CUDACXX=/nowhere/nvcc ${configur
 if(status EQUAL 0)
   message(FATAL_ERROR "configured without what it needs:\n${output}")
 endif()
-foreach(text "fmt 9.0 or newer: version 5.3.0 was found in ${WORK}/old_fmt" "Debian: libfmt-dev   conda-forge: fmt   Spack: fmt"
+expect_texts("fmt 9.0 or newer: version 5.3.0 was found in ${WORK}/old_fmt" "Debian: libfmt-dev   conda-forge: fmt   Spack: fmt"
              "oneDNN 2.6 or newer: 4.0.1 in ${WORK}/dnnl/lib/libdnnl.so does not serve: Mica knows versions 2 and 3"
              "HDF5 1.10 or newer: not found" "-DHDF5_ROOT=FOLDER"
              "SentencePiece: not found" "without it: -DMICA_WITH_SENTENCEPIECE=OFF"
              "CUDA toolkit 12.5 or newer: not found" "without it: -DMICA_ENABLE_CUDA=OFF")
-  string(FIND "${output}" "${text}" at)
-  if(at EQUAL -1)
-    message(FATAL_ERROR "CMake did not say '${text}' but:\n${output}")
-  endif()
-endforeach()
 
 # What is turned off is not looked for; the same folder serves once flags are mended.
 must(${configure} -U "fmt_DIR" -U "DNNL_*" -U "MicaHDF5_*" -UHDF5_ROOT -DMICA_WITH_SENTENCEPIECE=OFF -DMICA_ENABLE_CUDA=OFF)
@@ -43,6 +47,37 @@ file(READ "${targets}" text)
 if(NOT text MATCHES "LINK_ONLY:rt>")
   message(FATAL_ERROR "the package does not name librt: ${targets}")
 endif()
+
+# A folder that has no such library is not passed over for the system's; what the environment names is warned of. Scripts show no less.
+set(roots HDF5_ROOT DNNL_ROOT MPI_HOME)
+list(TRANSFORM roots APPEND "=${WORK}/nowhere" OUTPUT_VARIABLE settings)
+list(TRANSFORM settings PREPEND "-D" OUTPUT_VARIABLE flags)
+execute_process(COMMAND ${configure} ${flags} --log-level=WARNING RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(status EQUAL 0)
+  message(FATAL_ERROR "configured with folders that do not exist:\n${output}")
+endif()
+list(TRANSFORM settings PREPEND "does not serve: it lies outside of " OUTPUT_VARIABLE texts)
+expect_texts(${texts})
+list(TRANSFORM roots PREPEND "-U" OUTPUT_VARIABLE flags)
+must(${CMAKE_COMMAND} -E env ${settings} ${configure} ${flags})
+string(REGEX REPLACE "[ \n]+" " " output "${output}")
+list(TRANSFORM settings PREPEND "lies outside of " OUTPUT_VARIABLE texts)
+list(TRANSFORM texts APPEND ", which the environment names")
+expect_texts(${texts})
+# What is said in links, as in a view of Spack's, serves.
+file(STRINGS "${WORK}/build/CMakeCache.txt" library REGEX "^DNNL_(LIBRARY|INCLUDE_DIR):")
+file(MAKE_DIRECTORY "${WORK}/view/lib")
+foreach(line IN LISTS library)
+  string(REGEX REPLACE "^[^=]*=" "" path "${line}")
+  if(line MATCHES "LIBRARY")
+    file(CREATE_LINK "${path}" "${WORK}/view/lib/libdnnl.so" SYMBOLIC)
+  else()
+    file(CREATE_LINK "${path}" "${WORK}/view/include" SYMBOLIC)
+  endif()
+endforeach()
+must(${configure} -U DNNL_INCLUDE_DIR -U DNNL_LIBRARY "-DDNNL_ROOT=${WORK}/view")
+expect_texts(", ${WORK}/view/lib/libdnnl.so")
+must(${configure} -U "DNNL_*")
 
 # Fast math of the user's, as a site's module may set it, would fold std::isfinite: it is taken back after the user's flags, and in the loops
 # before what they do without.
