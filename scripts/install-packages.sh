@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages needed to build Mica; only missing ones, as root or with sudo.
+# Installs the Debian packages needed to build Mica; only missing ones, as root or with sudo. Debian 12, Ubuntu 24.04 or newer.
 #   scripts/install-packages.sh          to build the programs
 #   scripts/install-packages.sh --tests  and the tests
 #   scripts/install-packages.sh --cluster  and the emulated cluster (scripts/cluster), which some of the tests run on
@@ -27,12 +27,22 @@ if [[ "${1:-}" == "--mpich" ]]; then
   packages+=(mpich libmpich-dev)
 fi
 
+check_cmake() {   # CMake itself says only that it cannot read CMakePresets.json
+  local version
+  version=$(cmake --version | sed -n '1s/.*version //p')
+  if ! printf '3.25\n%s\n' "$version" | sort -V -C; then
+    echo "mica: error: $(command -v cmake) is version $version, and Mica needs 3.25, which Debian 12 and Ubuntu 24.04 have: use scripts/build-without-root.sh, which brings one, or put a newer cmake first on PATH" >&2
+    exit 2
+  fi
+}
+
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing+=("$package")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then
   echo "packages: all ${#packages[@]} are installed"
+  check_cmake
   exit 0
 fi
 echo "packages: installing ${missing[*]}"
@@ -44,3 +54,4 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+check_cmake
