@@ -27,7 +27,8 @@ Forecasts what a run would need on a cluster that you do not have: memory per ra
 MFU and tokens/s. Needs no MPI, no GPU and no data files. The runtime enqueues three steps on a device without memory; a simulator then
 plays them with the hardware's rates.
 
-  CONFIG                 a config of mica-train; --section.key=value sets a key and overrides the file
+  CONFIG                 a config of mica-train; --section.key=value sets a key and overrides the file; it may be left out beside
+                         --model.init_from=FOLDER, which then gives the model
   --ranks=N              1 to 16384
   --ranks-per-node=M     default: as the hardware says; more ranks on a CPU node than that share its cores and memory
   --hardware=NAME|FILE   a100-40, a100-80, h100-80, h200, cpu-epyc-9654, cpu-xeon-8480, or a JSON file of the same form;
@@ -136,8 +137,12 @@ PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
   require<ConfigError>(!command.advise || !command.json, "--advise prints text only: leave out --json");
   require<ConfigError>(!command.hardware.empty(), "no hardware: --hardware={} or a file; see mica-plan --help",
                        fmt::join(plan::hardware_names(), "|"));
-  require<ConfigError>(command.print_hardware || (!command.config_path.empty() && command.ranks > 0),
-                       "mica-plan needs a config and a number of ranks: mica-plan CONFIG --ranks=N --hardware=NAME; see mica-plan --help");
+  constexpr std::string_view kModel = "--model.init_from=";
+  const bool has_model =
+      std::ranges::any_of(command.overrides, [&](const auto& each) { return each.starts_with(kModel) && each != kModel; });
+  require<ConfigError>(command.print_hardware || ((!command.config_path.empty() || has_model) && command.ranks > 0),
+                       "mica-plan needs a config, or --model.init_from=FOLDER, and a number of ranks: mica-plan CONFIG --ranks=N "
+                       "--hardware=NAME; see mica-plan --help");
   return command;
 }
 
@@ -179,7 +184,7 @@ Cluster cluster_of(const PlanRequest& command, const Config& config) {
 }
 
 Config read_config(const PlanRequest& command) {
-  Config config = parse_config(read_config_text(command.config_path), command.overrides);
+  Config config = parse_config(command.config_path.empty() ? ConfigText{} : read_config_text(command.config_path), command.overrides);
   take_model_keys(*make_single_comm(), config);
   if (config.data.train.empty()) config.data.train = {"tokens that no plan reads"};
   check_config(config);
@@ -260,8 +265,8 @@ ExitCode run_plan(const std::vector<std::string>& arguments, std::ostream& out) 
     out << (command.json ? forecast_json(forecast, cluster.hardware, largest) : forecast_table(forecast, cluster.hardware, largest));
   }
   if (!command.svg.empty()) {
-    write_svg(command.svg,
-              scaling_svg(fmt::format("{} on {}", command.config_path, cluster.hardware.name), scaling_lines(config, cluster)));
+    const std::string& planned = command.config_path.empty() ? config.model.init_from : command.config_path;
+    write_svg(command.svg, scaling_svg(fmt::format("{} on {}", planned, cluster.hardware.name), scaling_lines(config, cluster)));
   }
   return ExitCode::done;
 }

@@ -112,6 +112,28 @@ TEST(PlanCommand, NeedsNoData) {
   EXPECT_THAT(output_of({folder / "x.cfg", "--ranks=2", "--hardware=a100-40", "--largest=false"}), HasSubstr("tokens/s"));
 }
 
+// As mica-train: the model's keys come from its folder.
+TEST(PlanCommand, NeedsNoConfigBesideAModelsFolder) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "x.cfg") << "[model]\ninit_from = " << test::reference_path("hf_gpt2") << "\n";
+  const auto plan = [](const std::vector<std::string>& model, const std::string& flag) {
+    std::vector<std::string> all{"--ranks=2", "--hardware=cpu-epyc-9654", "--train.seq_len=8", "--largest=false", flag};
+    all.insert(all.end(), model.begin(), model.end());
+    return output_of(all);
+  };
+  const std::string with_config = plan({folder / "x.cfg"}, "--json");
+  EXPECT_GT(nlohmann::json::parse(with_config)["step_ms"], 0.0);
+  EXPECT_EQ(plan({"--model.init_from=" + test::reference_path("hf_gpt2")}, "--json"), with_config);
+  EXPECT_EQ(plan({"--model.init_from", test::reference_path("hf_gpt2")}, "--json"), with_config);
+  static_cast<void>(plan({"--model.init_from=" + test::reference_path("hf_gpt2")}, "--svg=" + folder / "x.svg"));
+  std::ostringstream drawn;
+  drawn << std::ifstream(folder / "x.svg").rdbuf();
+  EXPECT_THAT(drawn.str(), HasSubstr("hf_gpt2 on cpu-epyc-9654"));
+  EXPECT_THAT(error_of({"--model.init_from=", "--ranks=2", "--hardware=h100-80"}),
+              HasSubstr("needs a config, or --model.init_from=FOLDER,"));
+  EXPECT_THAT(error_of({"--model.init_from=/nowhere", "--ranks=2", "--hardware=h100-80"}), HasSubstr("/nowhere: no such folder"));
+}
+
 TEST(PlanCommand, SaysThatOffloadingIsNotTimed) {
   const auto plan_on = [](const std::string& hardware, const std::string& flag) {
     return output_of({config_path("gpt2-tiny-text"), "--ranks=8", "--hardware=" + hardware, "--fsdp.cpu_offload=parameters", flag});
@@ -176,7 +198,7 @@ TEST(PlanCommand, RefusesWhatTheTrainerRefuses) {
 TEST(PlanCommand, BadInputIsOneLine) {
   const std::string config = config_path("gpt2-tiny-text");
   EXPECT_THAT(error_of({}), HasSubstr("no hardware"));
-  EXPECT_THAT(error_of({"--hardware=h100-80"}), HasSubstr("needs a config and a number of ranks"));
+  EXPECT_THAT(error_of({"--hardware=h100-80"}), HasSubstr("needs a config, or --model.init_from=FOLDER, and a number of ranks"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h1000"}), HasSubstr("--hardware=h1000 is neither a file nor one of"));
   EXPECT_THAT(error_of({config, "--ranks=0", "--hardware=h100-80"}), HasSubstr("--ranks=0, expected a whole number from 1 to 16384"));
   EXPECT_THAT(error_of({config, "--ranks=12", "--hardware=h100-80"}), HasSubstr("is not a multiple of the 8 ranks of a node"));
