@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <numeric>
 
 #include <fcntl.h>
@@ -250,24 +251,25 @@ TEST(TokenDataset, ReadsOfAFileThatIsNotInMemoryWhatItNeeds) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     return ::fsync(fd.get()) == 0 && ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && resident_pages(path) == 0;
   };
-  if (::sysconf(_SC_PAGESIZE) != 4096 || !forget()) GTEST_SKIP() << "the pages of a file in " << folder.path() << " stay in memory";
+  ASSERT_TRUE(forget()) << "the pages of a file in " << folder.path() << " stay in memory: set TMPDIR to a folder on a disk";
   constexpr std::int64_t kSeqLen = 8192;  // 4 or 5 pages
   std::vector<std::int32_t> inputs(kSeqLen);
   std::vector<std::int32_t> targets(kSeqLen);
   std::string fingerprint;
+  std::map<bool, std::int64_t> read;  // pages, by is_shuffled
   for (const bool is_shuffled : {false, true}) {
     ASSERT_TRUE(forget());
     const auto dataset = TokenDataset::open(
         {.paths = {path}, .seq_len = kSeqLen, .vocab_size = 65536, .scan_at_open_tokens = 1000, .is_shuffled = is_shuffled});
-    EXPECT_LE(resident_pages(path), 50) << "of 8192";
+    EXPECT_LE(resident_pages(path), 400) << "of 8192, if they have 4 KiB";
     fingerprint = dataset.fingerprint();
-    EXPECT_LE(resident_pages(path), 50 + 2 * 256) << "a sample is on one or two pages";
+    EXPECT_LE(resident_pages(path), 2000) << "each of 256 samples is on one or two pages";
     const std::int64_t before = resident_pages(path);
     for (std::int64_t i = 0; i < 20; ++i) dataset.read_sequence(i * 613 % dataset.num_sequences(), inputs, targets);
-    const std::int64_t read = resident_pages(path) - before;
+    read[is_shuffled] = resident_pages(path) - before;
     EXPECT_EQ(inputs, counting_tokens<std::int32_t>(kSeqLen, 19 * 613 % dataset.num_sequences() * kSeqLen, 50257));
-    EXPECT_EQ(read <= 20 * 5, is_shuffled) << read << " pages; where the order is sequential, those that follow are needed next";
   }
+  EXPECT_LT(3 * read[true], read[false]) << "where the order is sequential, the pages that follow are needed next";
   EXPECT_EQ(fingerprint, "16777216 tokens in 1 file, crc32c 5f3cd4c4");
 }
 
