@@ -51,9 +51,9 @@ NEEDED = {
 }
 
 # what glibc has only since 2.29 to 2.36; docs/install.md promises that 2.28 serves
-NEWER_GLIBC = (r"\b(gettid|tgkill|getcpu|close_range|closefrom|sigabbrev_np|sigdescr_np|strerrorname_np|strerrordesc_np|getdents64|epoll_pwait2|mallinfo2"
-               r"|pidfd_\w+|process_madvise|_Fork|arc4random\w*|pthread_\w*(?:clockjoin|clockwait|clocklock|clockrdlock|clockwrlock)\w*|sem_clockwait"
-               r"|posix_spawn_file_actions_add(?:chdir|fchdir|closefrom|tcsetpgrp)_np|twalk_r)\s*\(")
+NEWER_GLIBC = (r"\b(gettid|tgkill|getcpu|close_range|closefrom|sigabbrev_np|sigdescr_np|strerrorname_np|strerrordesc_np|getdents64"
+               r"|epoll_pwait2|mallinfo2|pidfd_\w+|process_madvise|_Fork|arc4random\w*|pthread_\w*(?:clockjoin|clockwait|clocklock|clockrdlock|clockwrlock)\w*"
+               r"|sem_clockwait|posix_spawn_file_actions_add(?:chdir|fchdir|closefrom|tcsetpgrp)_np|twalk_r)\s*\(")
 
 
 def sources(*folders):

@@ -31,10 +31,12 @@ mica_require("CUDA toolkit" FOUND "${CUDAToolkit_FOUND}" VERSION "${CUDAToolkit_
              DEBIAN "NVIDIA's cuda-toolkit" CONDA "cuda" SPACK "cuda" SET "-DCMAKE_CUDA_COMPILER=FOLDER/bin/nvcc" WITHOUT "${without}")
 find_package(NCCL QUIET)
 mica_require("NCCL" FOUND "${NCCL_FOUND}" VERSION "${NCCL_VERSION}" LEAST 2.14 AT "${NCCL_LIBRARY}"
-             DEBIAN "NVIDIA's libnccl-dev" CONDA "nccl" SPACK "nccl" SET "-DNCCL_ROOT=FOLDER" ROOTS NCCL_ROOT PARTS "${NCCL_INCLUDE_DIR}" WITHOUT "${without}")
+             DEBIAN "NVIDIA's libnccl-dev" CONDA "nccl" SPACK "nccl" SET "-DNCCL_ROOT=FOLDER" WITHOUT "${without}"
+             ROOTS NCCL_ROOT PARTS "${NCCL_INCLUDE_DIR}")
 find_package(CUDNN QUIET)
 mica_require("cuDNN" FOUND "${CUDNN_FOUND}" VERSION "${CUDNN_VERSION}" LEAST 9.0 AT "${CUDNN_LIBRARY}"
-             DEBIAN "NVIDIA's cudnn9-cuda-13" CONDA "cudnn" SPACK "cudnn" SET "-DCUDNN_ROOT=FOLDER" ROOTS CUDNN_ROOT PARTS "${CUDNN_INCLUDE_DIR}" WITHOUT "${without}")
+             DEBIAN "NVIDIA's cudnn9-cuda-13" CONDA "cudnn" SPACK "cudnn" SET "-DCUDNN_ROOT=FOLDER" WITHOUT "${without}"
+             ROOTS CUDNN_ROOT PARTS "${CUDNN_INCLUDE_DIR}")
 # Headers only; scripts/cudnn-frontend.sh brings them where no package does.
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS "${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include" ${CUDNN_INCLUDE_DIR})
 mark_as_advanced(CUDNN_FRONTEND_INCLUDE_DIR)

@@ -16,7 +16,8 @@ stand_in(pip "echo pip was called; exit 1")
 
 # expect(STATUS text COMMAND...)
 function(expect expected text)
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env "PATH=${WORK}/bin:$ENV{PATH}" ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env "PATH=${WORK}/bin:$ENV{PATH}" ${ARGN}
+                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(FIND "${output}" "${text}" at)
   if(NOT status EQUAL expected OR at EQUAL -1)
     message(FATAL_ERROR "${ARGN}: expected status ${expected} and '${text}', got ${status}:\n${output}")
