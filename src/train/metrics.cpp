@@ -87,7 +87,8 @@ void drop_later_metrics(const std::string& path, std::int64_t last_step) {
     const std::string kept = split_rows(text, path, last_step).kept;
     if (kept != text) io::write_file_atomically(path, kept);
   } catch (const io::FileError& error) {
-    require<ConfigError>(!error.is_forbidden(), "{}; may you read and write all files of the run's folder?", error.what());
+    const bool is_mistake = error.is_forbidden() || error.is_missing();  // also a folder of that name
+    require<ConfigError>(!is_mistake, "{}; can you read and write all files of the run's folder?", error.what());
     throw;
   }
 }

@@ -83,7 +83,8 @@ class MetricsFile {
   AppendedFile file_;
 };
 
-/// Drops the rows of later steps from `path`: those steps will be repeated, or were set aside. @throws ConfigError
+/// Drops the rows of later steps from `path`: those steps will be repeated, or were set aside. @throws ConfigError,
+/// IoError
 void drop_later_metrics(const std::string& path, std::int64_t last_step);
 /// Copies the rows of later steps from `path` to `to`, when the run goes back. @throws IoError
 void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to);

@@ -278,10 +278,13 @@ std::vector<Row> rows() {
          EXPECT_EQ(llama_of("--model.rope_scaling=llama3").rotary.scaling, nn::RotaryOptions::Scaling::llama3);
          EXPECT_NE(llama_of("").rotary.scaling, nn::RotaryOptions::Scaling::llama3);
        }},
-      {"model.rope_factor", [] { EXPECT_EQ(llama_of("--model.rope_factor=3").rotary.factor, 3); }},
-      {"model.rope_low_freq_factor", [] { EXPECT_EQ(llama_of("--model.rope_low_freq_factor=2").rotary.low_freq_factor, 2); }},
-      {"model.rope_high_freq_factor", [] { EXPECT_EQ(llama_of("--model.rope_high_freq_factor=5").rotary.high_freq_factor, 5); }},
-      {"model.rope_original_context", [] { EXPECT_EQ(llama_of("--model.rope_original_context=99").rotary.original_context, 99); }},
+      {"model.rope_factor", [] { EXPECT_EQ(llama_of("--model.rope_scaling=llama3 --model.rope_factor=3").rotary.factor, 3); }},
+      {"model.rope_low_freq_factor",
+       [] { EXPECT_EQ(llama_of("--model.rope_scaling=llama3 --model.rope_low_freq_factor=2").rotary.low_freq_factor, 2); }},
+      {"model.rope_high_freq_factor",
+       [] { EXPECT_EQ(llama_of("--model.rope_scaling=llama3 --model.rope_high_freq_factor=5").rotary.high_freq_factor, 5); }},
+      {"model.rope_original_context",
+       [] { EXPECT_EQ(llama_of("--model.rope_scaling=llama3 --model.rope_original_context=99").rotary.original_context, 99); }},
       tested_in("model.init_from", "fault/init_from_test.cpp", "--model.init_from="),
 
       {"data.train", [] { EXPECT_EQ(Datasets::open(config_of("")).train.num_tokens(), 4000); }},
