@@ -20,9 +20,13 @@ mica_require("OpenMP" FOUND "${OpenMP_CXX_FOUND}" VERSION "${OpenMP_CXX_VERSION}
 
 find_package(MPI QUIET COMPONENTS CXX)
 mica_mpi_flavour(MICA_MPI_FLAVOUR ${MPI_CXX_INCLUDE_DIRS})
+set(roots MPI_HOME)
+if(NOT MPI_CXX_INCLUDE_DIRS AND NOT MPI_CXX_LIBRARIES)  # the compiler itself is MPI's
+  set(roots "")
+endif()
 mica_require("MPI" FOUND "${MPI_CXX_FOUND}" VERSION "${MPI_CXX_VERSION}" LEAST 3.1 DETAIL "${MICA_MPI_FLAVOUR}" AT "${MPI_CXX_COMPILER}"
              DEBIAN "libopenmpi-dev and openmpi-bin, or libmpich-dev and mpich" CONDA "openmpi or mpich" SPACK "openmpi or mpich"
-             SET "-DMPI_HOME=FOLDER, or -DMPI_CXX_COMPILER=FOLDER/bin/mpicxx" ROOTS MPI_HOME PARTS ${MPI_CXX_INCLUDE_DIRS} ${MPI_CXX_LIBRARIES})
+             SET "-DMPI_HOME=FOLDER, or -DMPI_CXX_COMPILER=FOLDER/bin/mpicxx" ROOTS ${roots} PARTS ${MPI_CXX_INCLUDE_DIRS} ${MPI_CXX_LIBRARIES})
 
 # Any HDF5 serves, thread-safe or not: Mica calls it from one thread at a time. A parallel one is used as a serial one is; its
 # headers need MPI's, and its library must have been built with the same MPI.
@@ -43,7 +47,7 @@ if(NOT MicaHDF5_IS_THREADSAFE)
   string(APPEND detail ", not thread-safe")
 endif()
 mica_require("HDF5" FOUND "${MicaHDF5_FOUND}" VERSION "${MicaHDF5_VERSION}" LEAST 1.10 DETAIL "${detail}" UNFIT "${unfit}" AT "${MicaHDF5_LIBRARY}"
-             DEBIAN "libhdf5-dev" CONDA "hdf5" SPACK "hdf5" SET "-DHDF5_ROOT=FOLDER" ROOTS HDF5_ROOT HDF5_DIR PARTS "${MicaHDF5_INCLUDE_DIR}")
+             DEBIAN "libhdf5-dev" CONDA "hdf5" SPACK "hdf5" SET "-DHDF5_ROOT=FOLDER" ROOTS HDF5_ROOT PARTS "${MicaHDF5_INCLUDE_DIR}")
 
 find_package(DNNL QUIET)
 set(unfit "")

@@ -11,8 +11,7 @@ save_on_interrupt() {
   export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10} OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5} \
          OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
   for name in $(compgen -e | grep -E '^(MICA|OMP|NCCL|UCX|FI|CUDA)_|^LD_LIBRARY_PATH$'); do
-    # In a job Slurm chooses the GPUs of each node.
-    [[ $name == CUDA_VISIBLE_DEVICES && -n "${SLURM_JOB_ID:-}" ]] || variables+=(-x "$name")
+    [[ $name == CUDA_VISIBLE_DEVICES ]] || variables+=(-x "$name")   # a scheduler chooses the GPUs of each node
   done
   # Set before mpirun starts, since signals may come as soon as it runs. Then $! is mpirun.
   trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet

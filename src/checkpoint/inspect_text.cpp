@@ -131,7 +131,7 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   line("checkpoint", folder);
   line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
   if (m.val_loss) line("evaluated", fmt::format("validation loss {:.4f}", *m.val_loss));
-  if (m.diverged) line("diverged", "the loss or gradient norm of this step, or a parameter, is NaN or infinite");
+  if (m.diverged) line("diverged", "a parameter, or the loss or gradient norm of this step or the next one, was NaN or infinite");
   if (m.global_batch > 0) {
     line("data", fmt::format("{} a step, {} seen; {}", count_text(m.global_batch, "sequence"), grouped(m.sequences),
                              m.data.empty() ? "not identified" : m.data));

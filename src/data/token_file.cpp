@@ -112,8 +112,9 @@ TokenFile::Layout read_llmc_layout(const io::MappedFile& file, std::int32_t magi
   return {is_u32 ? TokenFormat::llmc_u32 : TokenFormat::llmc_u16, kLlmcHeaderBytes, num_tokens, token_bytes, {}, {}, {}};
 }
 
-/// Whether raw values look like the halves of 32-bit ids: every second one is small, as high halves are, and many of the others are not.
-/// In text, either place has all kinds of ids. Looks at some thousand values, in blocks spread over the file.
+/// Whether raw values look like the halves of 32-bit ids: every second one is 0, as the high halves of ids below 65,536 are (larger
+/// vocabularies take no raw file), and many of the others are not small. In text, either place has all kinds of ids. Looks at some thousand
+/// values, in blocks spread over the file.
 bool looks_like_u32(std::span<const std::byte> bytes) {
   constexpr std::size_t kBlocks = 16;
   constexpr std::size_t kPairs = 128;  // of values, in a block
@@ -127,7 +128,7 @@ bool looks_like_u32(std::span<const std::byte> bytes) {
     for (std::size_t i = begin; i < begin + in_block; ++i) {
       std::array<std::uint16_t, 2> pair{};
       std::memcpy(pair.data(), bytes.data() + 4 * i, 4);
-      if (pair[1] >= kSmall) return false;
+      if (pair[1] != 0) return false;
       num_large += pair[0] >= kSmall ? 1 : 0;
     }
     if (num_pairs <= kPairs) break;
@@ -157,7 +158,7 @@ TokenFile::Layout read_layout(const io::MappedFile& file) {
                        "{}: truncated: raw uint16 tokens need an even number of bytes, but the file has {}; copy or make it again", path,
                        bytes.size());
   require<ConfigError>(!looks_like_u32(bytes),
-                       "{0}: looks like 32-bit ids: every second 16-bit value is below 16, but a raw *.bin file holds uint16; make an HDF5 "
+                       "{0}: looks like 32-bit ids: every second 16-bit value is 0, but a raw *.bin file holds uint16; make an HDF5 "
                        "file of it: python3 -c \"import h5py, numpy; h5py.File('tokens.h5', 'w')['tokens'] = numpy.fromfile('{0}', "
                        "'uint32')\" ('uint16' if they are 16-bit ids after all)",
                        path);

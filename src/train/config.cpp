@@ -100,13 +100,13 @@ std::string elsewhere_line(std::string_view key) {
   return text.empty() ? "" : fmt::format("      {}\n", text);
 }
 
-/// A key that a choice makes idle is refused, unless it has its default.
+/// A key that the user has set and a choice makes idle is refused, unless it has its default.
 void refuse_idle_keys(const Config& config, const std::vector<std::string_view>& names, std::string_view choice) {
   static const Config defaults;
   for (const std::string_view name : names) {
     const ConfigKey* key = find_key(name);
-    require<ConfigError>(key->get(config) == key->get(defaults), "{} = {} has no effect with {}: leave it {}", name, key->get(config),
-                         choice, key->get(defaults));
+    const bool is_idle = config.set_by_user.contains(key->name) && key->get(config) != key->get(defaults);
+    require<ConfigError>(!is_idle, "{} = {} has no effect with {}: leave it {}", name, key->get(config), choice, key->get(defaults));
   }
 }
 
@@ -119,6 +119,11 @@ void check_optimizer(const Config& config) {
   }
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+}
+
+void check_rope(const Config& config) {
+  if (config.model.type != "llama" || config.model.rope_scaling != "none") return;
+  refuse_idle_keys(config, {kKeysOfRopeScaling.begin(), kKeysOfRopeScaling.end()}, "model.rope_scaling = none");
 }
 
 /// Ignored parameters are stored in param_dtype, and a full-precision evaluation computes in fp32 with them.
@@ -234,6 +239,7 @@ void check_config(const Config& config) {
   require<ConfigError>(config.optim.warmup_steps <= config.train.steps, "optim.warmup_steps = {} is more than train.steps = {}",
                        config.optim.warmup_steps, config.train.steps);
   check_optimizer(config);
+  check_rope(config);
   check_ignored(config);
   require<ConfigError>(
       config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",

@@ -25,18 +25,6 @@ void refuse_keys_of_llama(const Config& config) {
   }
 }
 
-/// Keys of a scaling that is off.
-void refuse_keys_of_scaling(const Config& config) {
-  static const Config defaults;
-  for (const char* name :
-       {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}) {
-    const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
-    require<ConfigError>(key->get(config) == key->get(defaults),
-                         "{} = {} has no effect with model.rope_scaling = none: set model.rope_scaling=llama3, or leave it {}", name,
-                         key->get(config), key->get(defaults));
-  }
-}
-
 void check_seq_len(const Config& config) {
   require<ConfigError>(config.train.seq_len <= config.model.context,
                        "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context", config.train.seq_len,
@@ -121,7 +109,6 @@ void check_model(const Config& config) {
   }
   if (model.type == "llama") {
     llama_config(model).validate();
-    if (model.rope_scaling == "none") refuse_keys_of_scaling(config);
     check_seq_len(config);
   }
   check_sizes(config);

@@ -35,6 +35,8 @@ std::vector<std::string> check_keys(const Config& config, const Config& saved, c
   std::vector<std::string> told;
   for (const KeyChange& change : compare_configs(saved, config)) {
     if (is_free(change.key)) continue;
+    const bool no_scaling = saved.model.rope_scaling == "none" && config.model.rope_scaling == "none";
+    if (no_scaling && std::ranges::find(kKeysOfRopeScaling, change.key) != kKeysOfRopeScaling.end()) continue;
     if (change.key == "model.init_from") {
       if (!config.model.init_from.empty())
         told.push_back(

@@ -69,9 +69,15 @@ void Trainer::roll_back(std::int64_t bad_step) {
   const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());
   const std::string folder = app_.comm.from_first_rank([&] {
     std::vector<checkpoint::Keepable> all = checkpoint::list_keepable(checkpoints, last_done_, true);
+    for (const checkpoint::Keepable& each : all) {
+      require<IoError>(!each.is_unread, "{}: cannot be read now, and may be the checkpoint to roll back to", each.path);
+    }
     std::erase_if(all, [](const checkpoint::Keepable& each) { return !each.can_be_resumed; });
+    if (all.empty()) return start_point_.checkpoint;
+    if (!all.back().diverged || all.back().step != rolled_back_to_) return all.back().path;
+    // In vain: its model is spoilt, and not the data that is skipped.
     const auto sound = std::find_if(all.rbegin(), all.rend(), [](const checkpoint::Keepable& each) { return !each.diverged; });
-    return sound != all.rend() ? sound->path : all.empty() ? start_point_.checkpoint : all.back().path;
+    return sound == all.rend() ? all.back().path : sound->path;
   });
   if (folder.empty()) stop_at_bad_step(fmt::format("step {} is bad: {}; there is no checkpoint to roll back to", bad_step, bad_step_));
   const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, app_.comm);
@@ -126,7 +132,8 @@ void Trainer::stop_at_bad_step(const std::string& why) {
   std::terminate();  // agree() has thrown
 }
 
-void Trainer::stop_at_overflows(std::int64_t step) const {
+void Trainer::stop_at_overflows(std::int64_t step) {
+  if (last_done_ > 0) save(last_done_, SaveKind::to_resume);
   app_.comm.agree([&] {
     throw Error(
         fmt::format("step {} overflows fp16 with the least loss scale, {:g}, and so did the {} before it, which changed nothing: its "

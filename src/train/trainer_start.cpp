@@ -163,7 +163,8 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
     }
     if (start_point_.manifest->diverged) {
       logger_.warn(
-          "the loss, the gradient norm or a parameter of step {} is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER resumes from an "
+          "a parameter, or the loss or gradient norm of step {} or the next one, was NaN or infinite, and may stay so: "
+          "--checkpoint.resume=FOLDER resumes from an "
           "earlier checkpoint; "
           "mica-inspect {} lists them",
           start_point_.manifest->step, config_.run_folder());

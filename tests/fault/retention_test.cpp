@@ -119,7 +119,8 @@ TEST_F(Retention, ADivergedRunKeepsItsLastCheckpointWithAFiniteLoss) {
   EXPECT_THAT(checkpoints_of(run_folder()), UnorderedElementsAreArray({name_of(10), name_of(25)}));
   EXPECT_THAT(
       train_to(30, "0.5").output,
-      HasSubstr("the loss, the gradient norm or a parameter of step 25 is NaN or infinite, and may stay so: --checkpoint.resume=FOLDER"));
+      HasSubstr(
+          "a parameter, or the loss or gradient norm of step 25 or the next one, was NaN or infinite, and may stay so: --checkpoint.resume=FOLDER"));
 }
 
 // Steps that on_bad_step rejects change nothing: the one before them, which was accepted, has spoilt the model.

@@ -146,8 +146,8 @@ class Trainer {
   void roll_back(std::int64_t bad_step);
   /// Saves the last good step and ends the run. @collective @throws Error on all ranks.
   [[noreturn]] void stop_at_bad_step(const std::string& why);
-  /// Ends an fp16 run whose steps the loss scaler would skip for ever. The model is as it was before them. @throws Error on all ranks.
-  void stop_at_overflows(std::int64_t step) const;
+  /// Saves and ends an fp16 run whose steps the loss scaler would skip for ever. @collective @throws Error on all ranks.
+  void stop_at_overflows(std::int64_t step);
   /// Warns once; with train.on_bad_step = none only.
   void warn_of_bad_loss(const StepMetrics& metrics);
   /// Ends the run if replicas differ. @collective

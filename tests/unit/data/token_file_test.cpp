@@ -129,8 +129,8 @@ TEST(TokenFile, RawFilesOf32BitIdsAreRefused) {
   (void)refuse(counting_tokens<std::uint32_t>(5'000, 0, 50257));
   (void)refuse(counting_tokens<std::uint32_t>(100, 1000));
   (void)refuse(counting_tokens<std::uint32_t>(300'000, 0, 256));    // bytes
-  auto wide = counting_tokens<std::uint32_t>(500'000, 0, 262'144);  // high halves 0 to 3
-  std::fill(wide.begin() + 20'000, wide.begin() + 400'000, 0);      // padding
+  auto wide = counting_tokens<std::uint32_t>(500'000, 0, 65'536);
+  std::fill(wide.begin() + 20'000, wide.begin() + 400'000, 0);  // padding
   const std::string text = refuse(wide);
   const std::size_t begin = text.find("python3");
   const std::string command = text.substr(begin, text.find("\" (", begin) + 1 - begin);
@@ -154,8 +154,10 @@ TEST(TokenFile, RawFilesOf16BitIdsAreNotTakenForOthers) {
   for (std::size_t i = 0; i < runs.size(); i += i % 5'000 < 500 ? 1 : 4'500) runs[i] = static_cast<std::uint16_t>(i * 40503U);
   open(runs);
   std::vector<std::uint16_t> pairs(10'000, 3);  // an alternation, but between small ids
-  for (std::size_t i = 0; i < pairs.size(); i += 2) pairs[i] = 15;
-  open(pairs);
+  for (const std::uint16_t large : {15, 100}) {  // pitch and length of notes, say
+    for (std::size_t i = 0; i < pairs.size(); i += 2) pairs[i] = large;
+    open(pairs);
+  }
 }
 
 TEST(TokenFile, LlmcHeadersMustAgreeWithTheFile) {

@@ -37,7 +37,7 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
       {{"--optim.momentum=0.9"}, "optim.momentum = 0.9 has no effect with optim.type = adamw: leave it 0", "--optim.momentum=0"},
       {{"--optim.type=sgd", "--optim.beta2=0.5"}, "optim.beta2 = 0.5 has no effect with optim.type = sgd", "--optim.beta2=0.95"},
       {{"--model.type=llama", "--model.rope_factor=32"},
-       "model.rope_factor = 32 has no effect with model.rope_scaling = none: set model.rope_scaling=llama3",
+       "model.rope_factor = 32 has no effect with model.rope_scaling = none: leave it 8",
        "--model.rope_factor=8"},
       {{"--fsdp.ignore=*.bias", "--fsdp.full_precision_in_eval=true", "--fsdp.param_dtype=bf16"},
        "fsdp.ignore keeps parameters in fsdp.param_dtype = bf16 alone",
@@ -79,6 +79,14 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
     EXPECT_EQ(refusal_of(accepted), "not refused") << refusal.instead;
   }
   EXPECT_THAT(refusal_of({"--data.train="}), HasSubstr("data.train is empty"));
+}
+
+// Of a checkpoint that is older than the refusal.
+TEST(ConfigRefusals, KeysThatTheUserHasNotSetMayBeIdle) {
+  Config config = parse_config({}, {"--model.type=llama", "--data.train=a.h5"});
+  apply_defaults(config, {"checkpoint", "[model]\nrope_factor = 4\n"});
+  EXPECT_EQ(config.model.rope_factor, 4);
+  EXPECT_NO_THROW(check_config(config));
 }
 
 }  // namespace

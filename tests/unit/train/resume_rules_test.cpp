@@ -58,6 +58,11 @@ TEST(CheckResume, WhatIsTrainedAndFromWhatIsTold) {
   now.model.init_from.clear();
   EXPECT_THAT(changes(now).changes, IsEmpty());
   now = saved;
+  now.model.rope_factor = 4;
+  EXPECT_THAT(changes(now).changes, IsEmpty()) << "without effect";
+  now.model.rope_scaling = "llama3";
+  EXPECT_THROW((void)changes(now), ConfigError);
+  now = saved;
   now.optim.loss_scale = 8;
   EXPECT_TRUE(changes(now).is_loss_scale_new);
 }
