@@ -128,7 +128,7 @@ TEST(TokenFile, RawFilesOf32BitIdsAreRefused) {
   };
   (void)refuse(counting_tokens<std::uint32_t>(5'000, 0, 50257));
   (void)refuse(counting_tokens<std::uint32_t>(100, 1000));
-  (void)refuse(counting_tokens<std::uint32_t>(300'000, 0, 256));    // bytes
+  (void)refuse(counting_tokens<std::uint32_t>(300'000, 0, 256));  // bytes
   auto wide = counting_tokens<std::uint32_t>(500'000, 0, 65'536);
   std::fill(wide.begin() + 20'000, wide.begin() + 400'000, 0);  // padding
   const std::string text = refuse(wide);
@@ -153,8 +153,8 @@ TEST(TokenFile, RawFilesOf16BitIdsAreNotTakenForOthers) {
   std::vector<std::uint16_t> runs(1'000'000, 0);  // a text between runs of padding
   for (std::size_t i = 0; i < runs.size(); i += i % 5'000 < 500 ? 1 : 4'500) runs[i] = static_cast<std::uint16_t>(i * 40503U);
   open(runs);
-  std::vector<std::uint16_t> pairs(10'000, 3);  // an alternation, but between small ids
-  for (const std::uint16_t large : {15, 100}) {  // pitch and length of notes, say
+  std::vector<std::uint16_t> pairs(10'000, 3);   // an alternation, but between small ids
+  for (const std::uint16_t large : std::vector<std::uint16_t>{15, 100}) {  // pitch and length of notes, say
     for (std::size_t i = 0; i < pairs.size(); i += 2) pairs[i] = large;
     open(pairs);
   }
