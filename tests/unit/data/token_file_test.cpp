@@ -153,7 +153,7 @@ TEST(TokenFile, RawFilesOf16BitIdsAreNotTakenForOthers) {
   std::vector<std::uint16_t> runs(1'000'000, 0);  // a text between runs of padding
   for (std::size_t i = 0; i < runs.size(); i += i % 5'000 < 500 ? 1 : 4'500) runs[i] = static_cast<std::uint16_t>(i * 40503U);
   open(runs);
-  std::vector<std::uint16_t> pairs(10'000, 3);   // an alternation, but between small ids
+  std::vector<std::uint16_t> pairs(10'000, 3);                             // an alternation, but between small ids
   for (const std::uint16_t large : std::vector<std::uint16_t>{15, 100}) {  // pitch and length of notes, say
     for (std::size_t i = 0; i < pairs.size(); i += 2) pairs[i] = large;
     open(pairs);
