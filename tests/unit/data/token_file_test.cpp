@@ -120,7 +120,7 @@ TEST(TokenFile, RawFilesNeedWholeTokens) {
 // Megatron's and nanoGPT's own scripts write int32 or uint32 into such files, too, whose halves would be trained on.
 TEST(TokenFile, RawFilesOf32BitIdsAreRefused) {
   const TemporaryFolder folder;
-  const auto refuse = [&](std::vector<std::uint32_t> ids) {
+  const auto refuse = [&](const std::vector<std::uint32_t>& ids) {
     write_text(folder / "u32.bin", bytes_of(ids));
     const std::string text = error_of_opening(folder / "u32.bin");
     EXPECT_THAT(text, HasSubstr("looks like 32-bit ids"));
