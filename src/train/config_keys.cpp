@@ -371,9 +371,9 @@ std::vector<ConfigKey> make_keys() {
           choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
                  "what to do when a step's loss or gradient norm is NaN or infinite, or the norm is a spike (grad_norm_spike), before the "
                  "step changes the model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with "
-                 "the next step; rollback: go back to the newest checkpoint and skip the data seen since (not with "
-                 "checkpoint.optimizer=false); none: continue, with a warning. All but none name the step and the first bad unit, and make "
-                 "the host wait for the device once per step")),
+                 "the next step; rollback: go back to the newest checkpoint, or past it if it has diverged and that did not help, and "
+                 "skip the data seen since (not with checkpoint.optimizer=false); none: continue, with a warning. All but none name the "
+                 "step and the first bad unit, and make the host wait for the device once per step")),
       added_in("0.2.0", real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
                              "a gradient norm above this many times its running mean also counts as a bad step; 0: off")),
 

@@ -3,8 +3,9 @@
 // optimizer: the host waits for its losses and its gradient norm, and the worst rank decides for all. A bad step has changed nothing yet,
 // so its forwards and backwards can be repeated with the same values to find the unit.
 // Skipped: the step counts and its data is used up, but the optimizer makes no step. A resume that meets the step again skips it again.
-// Rolled back: the model is the newest checkpoint's, and its next step begins after the data of the bad step. A new checkpoint of the same
-// step replaces it at once and records that (Manifest::sequences), so that a resume skips the data too.
+// Rolled back: the model is the newest checkpoint's, and its next step begins after the data of the bad step. If that was in vain and the
+// checkpoint is marked as diverged, it is the newest sound one's. A new checkpoint of the same step replaces it at once and records that
+// (Manifest::sequences), so that a resume skips the data too.
 #include <algorithm>
 #include <cmath>
 
