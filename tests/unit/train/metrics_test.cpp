@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
 
 #include "support/temporary_folder.hpp"
