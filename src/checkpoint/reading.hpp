@@ -7,9 +7,8 @@
 namespace mica::checkpoint {
 
 /// Runs what reads a checkpoint's files, and says what a failed call means.
-/// @throws DamagedCheckpointError: a file is missing or too short; ConfigError: it may not be read; IoError: the file system failed, and
-/// may
-///         not the next time
+/// @throws DamagedCheckpointError if a file is missing or too short, ConfigError if this user may not read it, and IoError if the file
+/// system failed: the next time it may not.
 template <class Action>
 decltype(auto) reading(Action action) {
   try {
