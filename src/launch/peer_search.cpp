@@ -18,7 +18,6 @@
 namespace mica::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kConnectPatience{1000};
 constexpr const char* kMend =
     "open the network between these hosts (firewalls, for all TCP ports), or leave one of them out; if they have several networks, "
     "name the right one (Open MPI: --mca btl_tcp_if_include IF)";

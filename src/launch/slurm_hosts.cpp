@@ -22,7 +22,7 @@ namespace {
 /// Of each look: slurmd's default port, and that of SSH, which few firewalls block between the nodes of a cluster. A host without a
 /// listener refuses the connection, which proves as much.
 constexpr std::array kPorts{6818, 22, 6818};
-constexpr std::chrono::milliseconds kConnectPatience{1000}, kNamePatience{1000};
+constexpr std::chrono::milliseconds kNamePatience{1000};
 /// A packet may be lost, also one with a refusal. And while a lost host's hardware address is looked for, the kernel is silent for three
 /// seconds and then once says "No route to host": two looks of three are silent.
 constexpr int kSilentTimes = 2;

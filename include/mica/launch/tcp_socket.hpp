@@ -19,6 +19,9 @@ struct Listener {
   [[nodiscard]] UniqueFd accept() const;
 };
 
+/// What hosts of one cluster need at most.
+inline constexpr std::chrono::milliseconds kConnectPatience{1000};
+
 struct Connection {
   UniqueFd socket;         ///< non-blocking
   std::string failure;     ///< empty if connected: "Connection refused", "no answer within 1.5 s"

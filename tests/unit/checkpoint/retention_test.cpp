@@ -26,10 +26,10 @@ namespace {
 
 using test::SavedModel;
 using test::TemporaryFolder;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 namespace fs = std::filesystem;
 constexpr auto kNoLoss = std::nullopt;
 

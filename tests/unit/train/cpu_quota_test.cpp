@@ -3,42 +3,28 @@
 #include "mica/train/cpu_quota.hpp"
 
 #include <climits>
-#include <filesystem>
-#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/temporary_folder.hpp"
+#include "unit/train/cgroup_files.hpp"
 
 namespace mica::train {
 namespace {
 
 using ::testing::ElementsAre;
 
-constexpr const char* kV2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
-constexpr const char* kV1 =
-    "30 23 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-    "31 23 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:10 - cgroup cgroup rw,memory\n";
-
-class CpuQuotas : public ::testing::Test {
+class CpuQuotas : public CgroupFiles {
  protected:
-  void write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = folder_.path() + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
   [[nodiscard]] std::vector<double> cpus() const {
     std::vector<double> all;
     for (const CpuQuota& each : cpu_quotas(folder_.path())) all.push_back(each.cpus);
     return all;
   }
-
-  test::TemporaryFolder folder_;
 };
 
 TEST_F(CpuQuotas, NestedGroupsOfVersion2) {
-  write("/proc/self/mountinfo", kV2);
+  write("/proc/self/mountinfo", kV2Mounts);
   write("/proc/self/cgroup", "0::/kubepods/pod_7/box\n");
   write("/sys/fs/cgroup/kubepods/pod_7/box/cpu.max", "max 100000\n");
   write("/sys/fs/cgroup/kubepods/pod_7/cpu.max", "250000 100000\n");
@@ -48,7 +34,7 @@ TEST_F(CpuQuotas, NestedGroupsOfVersion2) {
 }
 
 TEST_F(CpuQuotas, NestedGroupsOfVersion1) {
-  write("/proc/self/mountinfo", kV1);
+  write("/proc/self/mountinfo", kV1Mounts);
   write("/proc/self/cgroup", "9:cpu,cpuacct:/docker/abc\n4:memory:/elsewhere\n0::/\n");
   write("/sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us", "400000\n");
   write("/sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_period_us", "100000\n");
@@ -58,7 +44,7 @@ TEST_F(CpuQuotas, NestedGroupsOfVersion1) {
 }
 
 TEST_F(CpuQuotas, InsideAContainer) {
-  write("/proc/self/mountinfo", kV2);
+  write("/proc/self/mountinfo", kV2Mounts);
   write("/proc/self/cgroup", "0::/\n");
   write("/sys/fs/cgroup/cpu.max", "400000 100000\n");
   EXPECT_THAT(cpus(), ElementsAre(4.0));

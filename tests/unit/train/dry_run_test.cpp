@@ -11,9 +11,6 @@
 namespace mica::train {
 namespace {
 
-// gpt2-tiny-text: 4 blocks of 12 * 128^2 + 13 * 128 parameters; the root has 256 * 128 + 128 * 128 + 2 * 128.
-constexpr double kBlock = 12 * 128 * 128 + 13 * 128, kRootUnit = 256 * 128 + 128 * 128 + 2 * 128, kAll = 4 * kBlock + kRootUnit;
-
 TEST(DryRun, CountsTheCollectivesOfAStep) {
   const DryRun run = dry_run(tiny(), cluster(4, 2));
   EXPECT_EQ(run.num_parameters, static_cast<std::int64_t>(kAll));

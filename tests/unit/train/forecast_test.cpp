@@ -8,9 +8,6 @@
 namespace mica::train {
 namespace {
 
-// gpt2-tiny-text: 4 blocks of 12 * 128^2 + 13 * 128 parameters; the root has 256 * 128 + 128 * 128 + 2 * 128.
-constexpr double kBlock = 12 * 128 * 128 + 13 * 128, kRootUnit = 256 * 128 + 128 * 128 + 2 * 128, kAll = 4 * kBlock + kRootUnit;
-
 TEST(Forecast, AProcessHasThePagesOfItsPoolsAndMore) {
   const Cluster cpus = cluster(2, 2, "cpu-epyc-9654");
   const Forecast plain = make_forecast(tiny(), cpus);

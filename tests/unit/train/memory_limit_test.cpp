@@ -2,33 +2,20 @@
 // The limits of cgroups, read from made-up /proc and /sys: nested groups, versions 1 and 2, containers.
 #include "mica/train/memory_limit.hpp"
 
-#include <filesystem>
-#include <fstream>
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "support/temporary_folder.hpp"
+#include "unit/train/cgroup_files.hpp"
 
 namespace mica::train {
 namespace {
 
 using ::testing::ElementsAre;
 
-constexpr const char* kV2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
-constexpr const char* kV1 =
-    "30 23 0:26 / /sys/fs/cgroup/cpu rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-    "31 23 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:10 - cgroup cgroup rw,memory\n";
-
-class MemoryLimits : public ::testing::Test {
+class MemoryLimits : public CgroupFiles {
  protected:
-  void write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = folder_.path() + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
   /// Without the node's memory, which is always the first.
   [[nodiscard]] std::vector<std::string> limits() const {
     std::vector<std::string> texts;
@@ -38,12 +25,10 @@ class MemoryLimits : public ::testing::Test {
     for (std::size_t i = 1; i < all.size(); ++i) texts.push_back(std::to_string(all[i].bytes) + " " + all[i].name);
     return texts;
   }
-
-  test::TemporaryFolder folder_;
 };
 
 TEST_F(MemoryLimits, NestedGroupsOfVersion2) {
-  write("/proc/self/mountinfo", fmt::format("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n{}", kV2));
+  write("/proc/self/mountinfo", fmt::format("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n{}", kV2Mounts));
   write("/proc/self/cgroup", "0::/slurm/job_7/step_0/task_1\n");
   write("/sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.max", "max\n");
   write("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "2000\n");
@@ -54,7 +39,7 @@ TEST_F(MemoryLimits, NestedGroupsOfVersion2) {
 }
 
 TEST_F(MemoryLimits, NestedGroupsOfVersion1) {
-  write("/proc/self/mountinfo", kV1);
+  write("/proc/self/mountinfo", kV1Mounts);
   write("/proc/self/cgroup", "9:cpu,cpuacct:/elsewhere\n4:memory:/slurm/uid_0/job_7\n0::/\n");
   write("/sys/fs/cgroup/memory/slurm/uid_0/job_7/memory.limit_in_bytes", "3000\n");
   write("/sys/fs/cgroup/memory/slurm/uid_0/memory.limit_in_bytes", "9223372036854771712\n");
@@ -66,7 +51,7 @@ TEST_F(MemoryLimits, NestedGroupsOfVersion1) {
 }
 
 TEST_F(MemoryLimits, BothVersionsAtOnce) {
-  write("/proc/self/mountinfo", fmt::format("{}41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", kV1));
+  write("/proc/self/mountinfo", fmt::format("{}41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", kV1Mounts));
   write("/proc/self/cgroup", "4:memory:/a\n0::/b\n");
   write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "10\n");
   write("/sys/fs/cgroup/unified/b/memory.max", "20\n");
@@ -82,7 +67,7 @@ TEST_F(MemoryLimits, InsideAContainer) {
   write("/proc/self/cgroup", "4:memory:/docker/abc/inner\n");
   write("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "60\n");
   EXPECT_THAT(limits(), ElementsAre("60 memory.limit_in_bytes of the cgroup /inner", "70 memory.limit_in_bytes of the cgroup /docker/abc"));
-  write("/proc/self/mountinfo", kV2);
+  write("/proc/self/mountinfo", kV2Mounts);
   write("/proc/self/cgroup", "0::/\n");
   write("/sys/fs/cgroup/memory.max", "80\n");
   EXPECT_THAT(limits(), ElementsAre("80 memory.max of the cgroup /"));

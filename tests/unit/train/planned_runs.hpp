@@ -12,6 +12,9 @@ namespace mica::train {
 
 inline std::string config_path(const std::string& name) { return test::source_folder() + "/configs/" + name + ".cfg"; }
 
+/// Parameters of gpt2-tiny-text.
+inline constexpr double kBlock = 12 * 128 * 128 + 13 * 128, kRootUnit = 256 * 128 + 128 * 128 + 2 * 128, kAll = 4 * kBlock + kRootUnit;
+
 inline Config tiny(const std::vector<std::string>& flags = {}) {
   return parse_config(read_config_text(config_path("gpt2-tiny-text")), flags);
 }

@@ -15,8 +15,8 @@
 namespace mica::train {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// "" when the start is let through.
 std::string begin(const std::string& run, std::int64_t step, const std::string& config = "config") {

@@ -11,7 +11,7 @@ namespace mica::train {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::chrono::system_clock::time_point kNow{1'900'000'000s};  // 2030-03-17 17:46:40 UTC
 
