@@ -52,11 +52,11 @@ build() {
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
-# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. Two tests, or one of 3 or 4
-# ranks, run to a core: they wait for each other, or for mpirun, half of the time.
+# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. scripts/cmake/MicaTest.cmake says
+# how many run at once.
 run_tests() {
   local folder=$1 status=0 name reason
-  (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((2 * jobs)) --output-junit durations.xml "${@:2}") || status=$?
+  (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((4 * jobs)) --output-junit durations.xml "${@:2}") || status=$?
   scripts/longest_tests.py "$folder/durations.xml"
   while read -r name reason; do left_out "$name" "$reason"; done <"$folder/tests_left_out.txt"
   return "$status"
@@ -144,6 +144,8 @@ if [[ "${1:-}" == "--nightly" ]]; then
   exit
 fi
 scripts/install-packages.sh --tests
+scripts/reference-venv.sh &   # a download
+reference_venv=$!
 scripts/install-packages.sh --cluster
 scripts/check_includes.py
 scripts/check_parity_list.py
@@ -152,7 +154,7 @@ scripts/check_citations.py
 scripts/check_packaging.py
 scripts/mutate.py --check
 scripts/check_format.sh
-scripts/reference-venv.sh
+wait "$reference_venv"
 case "${1:-}" in
   --emulated-gpu) emulate_cuda=ON; stage build build dev; stage "tests on an emulated GPU" run_tests build/release -L emulated; exit ;;
   --sanitizers) sanitizers "${2:-}"; exit ;;

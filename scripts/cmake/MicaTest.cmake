@@ -30,6 +30,12 @@ if(MICA_SANITIZE)
   set(mica_test_timeout 3600)
 endif()
 
+# What a test takes of the machine (PROCESSORS): scripts/test.sh runs tests side by side up to four to a core. A process that computes counts
+# for half a core, since it waits for files, for other ranks and for mpirun as long again.
+set(mica_mostly_waits 1)
+set(mica_computes 2)
+set(mica_two_cores 4)
+
 set(mica_test_skipped "\\[  SKIPPED \\]")  # FAIL_REGULAR_EXPRESSION of what GoogleTest prints
 
 # Tests are compiled more often than they compute: quickly rather than for speed. ccache needs -fpch-preprocess.
@@ -108,6 +114,7 @@ function(mica_add_unit_test)
     list(APPEND tests unit.${arg_NAME})
   endif()
   set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${mica_test_timeout} ENVIRONMENT "OMP_NUM_THREADS=1"
+                       PROCESSORS ${mica_computes}
                        FAIL_REGULAR_EXPRESSION "${mica_test_skipped}")
 endfunction()
 
@@ -126,7 +133,7 @@ function(mica_add_test)
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
     # Each mpirun has a folder of its own: those that start and end at once in one folder make and remove it under each other.
     set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
-    math(EXPR processors "(${ranks} + 1) / 2")  # ranks wait for each other, and for mpirun, half of the time
+    math(EXPR processors "(${ranks} + 1) / 2 * ${mica_computes}")
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
       ENVIRONMENT "${mica_mpi_environment};OMPI_MCA_orte_tmpdir_base=${launcher_files};PRTE_MCA_prte_tmpdir_base=${launcher_files}")
