@@ -49,8 +49,16 @@ void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& fi
                   {.shares_memory = run.shares_memory});
 }
 
+/// A root of 6 parameters and two layers of 10 and 7, each a unit, whose outputs have 100 elements.
+PlannedRun two_layers() {
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
+  run.wrap = fsdp::wrap_types({"layer"});
+  run.inputs = {{Shape{1}, DType::f32}};
+  return run;
+}
+
 // --- 1: full_shard, fp32, two ranks, inline, no prefetch
-// --------------------------------------------------------------
 //
 // Elements: root 6 -> 3 a rank, a 10 -> 5, b 7 -> padded 8 -> 4. Masters 4 * (3 + 5 + 4) = 48 bytes.
 // Unsharded parameters and gradients: root 2*3*4 = 24, a 2*5*4 = 40, b 2*4*4 = 32. Sharded gradients: 12, 20, 16.
@@ -67,10 +75,7 @@ void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& fi
 //                                        y of b and dx of a -800                    96 = masters 48 + gradients 48
 // Momentum: 48 more from the first optimizer step on.
 TEST(LiteralMemory, F4_FullShard) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.wrap = fsdp::wrap_types({"layer"});
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
   run.options.backward_prefetch = BackwardPrefetch::none;
   run.mode = StreamMode::inlined;
   run.num_state_kinds = 1;
@@ -92,10 +97,7 @@ TEST(LiteralMemory, F4_FullShard) {
 // The same with masters that lie side by side: without what was gathered, 24 bytes of the root, 40 of a and 32 of b. Each rank
 // counts its own half of them.
 TEST(LiteralMemory, F4_SharedMasters) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.wrap = fsdp::wrap_types({"layer"});
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
   run.options.backward_prefetch = BackwardPrefetch::none;
   run.mode = StreamMode::inlined;
   run.num_state_kinds = 1;
@@ -124,7 +126,6 @@ TEST(LiteralMemory, F4_SharedMasters) {
 }
 
 // --- 2: hybrid_shard 2 x 2, bf16, threaded, prefetch pre
-// --------------------------------------------------------------
 //
 // Elements: root 10 -> 5 a rank, a 100 -> 50, b 60 -> 30, c 20 -> 10; masters 4 * 95 = 380 bytes.
 // Unsharded in bf16, parameters as gradients: root 20, a 200, b 120, c 40. Cast shards: 10, 100, 60, 20.
@@ -132,19 +133,19 @@ TEST(LiteralMemory, F4_SharedMasters) {
 // The input is one f32, which the root casts: 2 bytes until a's forward is over.
 // With threads a limiter keeps the buffer that was given up last, [..] below, until the next but one gather.
 //
-// forward                                          bytes   backward bytes
-//   masters 380, input +2, root +20 (+10 -10)        402     give [b] back -120, prefetch c +40 (+20 -20) 1080 a +200
-//   (+100 -100), y +200, input -2             800     root gradients +20                                     1100 a
-//   resharded: [a]                                 800     prefetch b +120 (+60 -60), c gradients +40, dx +200    1460
-//   b +120 (+60 -60), y +200: [a]                   1120     c resharded: [c, c], sharded grad +40, gradients [c] 1500
-//   b resharded: [a, b]                             1120     give [c] back -40, prefetch a +200 (+100 -100) 1660 give
-//   [a] back -200, c +40 (+20 -20), y +200     1160     b gradients +120, dx +200                              1980 c
-//   resharded: [b, c]                             1160     dx of c -200, sharded grad +120, y of b -200           1700
-//                                                            gradients [c] back -40, a gradients +200, dx +200 2060 <-
-//                                                            dx of b -200, sharded grad +200 2060 <- y of a -200, root
-//                                                            sharded grad +20                     1880 all given back:
-//                                                            parameters -380, gradients -340        1160 y of c and dx
-//                                                            of a -400                                 760
+// forward                                        bytes   backward                                                bytes
+//   masters 380, input +2, root +20 (+10 -10)      402     give [b] back -120, prefetch c +40 (+20 -20)           1080
+//   a +200 (+100 -100), y +200, input -2           800     root gradients +20                                     1100
+//   a resharded: [a]                               800     prefetch b +120 (+60 -60), c gradients +40, dx +200    1460
+//   b +120 (+60 -60), y +200: [a]                 1120     c resharded: [c, c], sharded grad +40, gradients [c]   1500
+//   b resharded: [a, b]                           1120     give [c] back -40, prefetch a +200 (+100 -100)         1660
+//   give [a] back -200, c +40 (+20 -20), y +200   1160     b gradients +120, dx +200                              1980
+//   c resharded: [b, c]                           1160     dx of c -200, sharded grad +120, y of b -200           1700
+//                                                          gradients [c] back -40, a gradients +200, dx +200      2060  <- peak
+//                                                          dx of b -200, sharded grad +200                        2060  <-
+//                                                          y of a -200, root sharded grad +20                     1880
+//                                                          all given back: parameters -380, gradients -340        1160
+//                                                          y of c and dx of a -400                                 760
 // Adam: 2 * 380 more from the first optimizer step on.
 TEST(LiteralMemory, HybridShardInBf16WithPrefetch) {
   PlannedRun run;
@@ -171,7 +172,6 @@ TEST(LiteralMemory, HybridShardInBf16WithPrefetch) {
 }
 
 // --- 3: one unit, shard_grad_op, three ranks, two micro-batches without synchronisation between
-// -----------------------
 //
 // Flat parameter: root's 6 at 0, a's 10 at 64, b's 7 at 128, end 135 = 3 * 45. Masters and sharded gradients 4 * 45 =
 // 180 bytes, unsharded parameters and gradients 4 * 135 = 540. Outputs and their gradients 400 bytes.
@@ -183,9 +183,8 @@ TEST(LiteralMemory, HybridShardInBf16WithPrefetch) {
 //   dx of b +400, dx of a +400: 2860 <- peak       at the end: -540 parameters, +180 sharded gradient, -540 gradients
 //   at the end activations are gone: 1260          activations gone: 360
 TEST(LiteralMemory, OneUnitWithoutSynchronisation) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
+  run.wrap = fsdp::wrap_nothing();
   run.options.strategy = Strategy::shard_grad_op;
   run.micro_batches = 2;
   run.no_sync = true;
@@ -202,17 +201,13 @@ TEST(LiteralMemory, OneUnitWithoutSynchronisation) {
 }
 
 // --- 4: no_shard in fp32: the master is the parameter
-// ------------------------------------------------------------------
 //
 // Masters and gradients: root 24, a 40, b 28 bytes, 92 together. Outputs and their gradients 400 bytes.
 // forward: 92 + 2 * 400 = 892. backward: root gradients +24 = 916; b gradients +28, dx +400 = 1344; reduced: +28 -28;
 // a gradients +40, dx +400 = 1784 <- peak; dx of b -400, reduced +40 -40, y of a -400 = 984; root +24 -24;
 // y of b and dx of a -800 = 184. Plain SGD: no state.
 TEST(LiteralMemory, NoShardUsesTheMaster) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.wrap = fsdp::wrap_types({"layer"});
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
   run.options.strategy = Strategy::no_shard;
   run.shard_size = 1;
   run.num_state_kinds = 0;
@@ -227,10 +222,7 @@ TEST(LiteralMemory, NoShardUsesTheMaster) {
 // forward: 92 + 2 * 400 = 892. backward: root gradients +24 = 916; b gradients +28, dx +400 = 1344; a gradients +40,
 // dx +400 = 1784 <- peak. With threads too: no gradient is given up, so none is kept back.
 TEST(LiteralMemory, ARankAloneHasEachGradientOnce) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.wrap = fsdp::wrap_types({"layer"});
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
   run.num_state_kinds = 0;
   const MeasuredStep every{
       .start = 92, .forward_peak = 892, .backward_peak = 1784, .after_backward = 184, .after_step = 184, .after_zero_grad = 92};
@@ -242,10 +234,7 @@ TEST(LiteralMemory, ARankAloneHasEachGradientOnce) {
 
 // Masters and gradients are on the CPU: 48 bytes each, no state (nothing steps).
 TEST(LiteralMemory, F4_TheOffloadTier) {
-  PlannedRun run;
-  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
-  run.wrap = fsdp::wrap_types({"layer"});
-  run.inputs = {{Shape{1}, DType::f32}};
+  PlannedRun run = two_layers();
   run.options.cpu_offload = fsdp::CpuOffload::parameters;
   run_local_ranks(2, [&](auto world) {
     StepRecorder recorder(test::dry_options(2, world->rank(), run));

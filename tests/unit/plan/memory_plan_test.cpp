@@ -59,7 +59,6 @@ TEST(MemoryMeter, TakesPeaksBetweenCallsAndOfAllTime) {
 }
 
 // --- printing
-// ----------------------------------------------------------------------------------------------------------
 
 TEST(MemoryPlan, FormatsBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
