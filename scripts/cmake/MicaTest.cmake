@@ -135,6 +135,7 @@ function(mica_add_test)
     set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
     math(EXPR processors "(${ranks} + 1) / 2 * ${mica_computes}")
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
+      COST ${ranks}  # large ones first: small ones fit beside the last of them
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
       ENVIRONMENT "${mica_mpi_environment};OMPI_MCA_orte_tmpdir_base=${launcher_files};PRTE_MCA_prte_tmpdir_base=${launcher_files}")
   endforeach()
