@@ -57,7 +57,7 @@ check() {
   echo "== $variant: tests"
   local tests=(-R '^(unit\.(io|data|tensor|checkpoint)\.|mpi_(mpi|comm)\.np[124])')
   [[ $variant != minimal ]] || tests+=(-E '^unit\.data\.tokenizer_reference$')   # of SentencePiece's models
-  (cd "$build" && ctest --output-on-failure --no-tests=error --parallel "$jobs" "${tests[@]}")
+  (cd "$build" && ctest --output-on-failure --no-tests=error --parallel $((4 * jobs)) "${tests[@]}")
   echo "== $variant: a training on 2 ranks"
   rm -rf "$run"
   mkdir -p "$run"

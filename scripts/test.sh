@@ -52,8 +52,8 @@ build() {
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
-# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. scripts/cmake/MicaTest.cmake says
-# how many run at once.
+# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. Tests' PROCESSORS are
+# in quarters of a core (scripts/cmake/MicaTest.cmake).
 run_tests() {
   local folder=$1 status=0 name reason
   (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((4 * jobs)) --output-junit durations.xml "${@:2}") || status=$?
@@ -144,8 +144,6 @@ if [[ "${1:-}" == "--nightly" ]]; then
   exit
 fi
 scripts/install-packages.sh --tests
-scripts/reference-venv.sh &   # a download
-reference_venv=$!
 scripts/install-packages.sh --cluster
 scripts/check_includes.py
 scripts/check_parity_list.py
@@ -154,7 +152,7 @@ scripts/check_citations.py
 scripts/check_packaging.py
 scripts/mutate.py --check
 scripts/check_format.sh
-wait "$reference_venv"
+scripts/reference-venv.sh
 case "${1:-}" in
   --emulated-gpu) emulate_cuda=ON; stage build build dev; stage "tests on an emulated GPU" run_tests build/release -L emulated; exit ;;
   --sanitizers) sanitizers "${2:-}"; exit ;;

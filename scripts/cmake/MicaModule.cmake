@@ -16,8 +16,8 @@ string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" flags_of_type)
 if("${CMAKE_CXX_FLAGS} ${${flags_of_type}}" MATCHES "-Ofast")  # of which only another -O takes it back
   target_link_options(mica_options INTERFACE $<HOST_LINK:-O3>)
 endif()
-# In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious. gcc needs up to 1.5 GiB for the
-# largest ones and collects garbage again and again from 128 MiB on: from 512 MiB on it takes a sixth less time, in 1.1 GiB.
+# In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious. gcc collects garbage
+# again and again from 128 MiB on: from 512 MiB on it takes a sixth less time. It needs up to 1.5 GiB then.
 if(CMAKE_UNITY_BUILD)
   target_compile_options(mica_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage --param=ggc-min-heapsize=524288>)
 endif()

@@ -30,11 +30,11 @@ if(MICA_SANITIZE)
   set(mica_test_timeout 3600)
 endif()
 
-# What a test takes of the machine (PROCESSORS): scripts/test.sh runs tests side by side up to four to a core. A process that computes counts
-# for half a core, since it waits for files, for other ranks and for mpirun as long again.
+# PROCESSORS of a test, in quarters of a core, which scripts/test.sh gives to ctest. A process that computes counts for half a core, since it
+# waits for files, for other ranks and for mpirun as long again.
 set(mica_mostly_waits 1)
-set(mica_computes 2)
-set(mica_two_cores 4)
+set(mica_half_core 2)
+set(mica_whole_core 4)
 
 set(mica_test_skipped "\\[  SKIPPED \\]")  # FAIL_REGULAR_EXPRESSION of what GoogleTest prints
 
@@ -114,7 +114,7 @@ function(mica_add_unit_test)
     list(APPEND tests unit.${arg_NAME})
   endif()
   set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${mica_test_timeout} ENVIRONMENT "OMP_NUM_THREADS=1"
-                       PROCESSORS ${mica_computes}
+                       PROCESSORS ${mica_half_core}
                        FAIL_REGULAR_EXPRESSION "${mica_test_skipped}")
 endfunction()
 
@@ -133,7 +133,7 @@ function(mica_add_test)
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
     # Each mpirun has a folder of its own: those that start and end at once in one folder make and remove it under each other.
     set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
-    math(EXPR processors "(${ranks} + 1) / 2 * ${mica_computes}")
+    math(EXPR processors "(${ranks} + 1) / 2 * ${mica_half_core}")
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
       COST ${ranks}  # large ones first: small ones fit beside the last of them
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"

@@ -19,7 +19,7 @@ struct Listener {
   [[nodiscard]] UniqueFd accept() const;
 };
 
-/// What hosts of one cluster need at most.
+/// How long a host of the same cluster may take to answer a connection.
 inline constexpr std::chrono::milliseconds kConnectPatience{1000};
 
 struct Connection {

@@ -12,7 +12,7 @@ namespace mica::train {
 
 inline std::string config_path(const std::string& name) { return test::source_folder() + "/configs/" + name + ".cfg"; }
 
-/// Parameters of gpt2-tiny-text.
+/// Numbers of parameters of gpt2-tiny-text: of each of its 4 blocks, of the root unit, of all.
 inline constexpr double kBlock = 12 * 128 * 128 + 13 * 128, kRootUnit = 256 * 128 + 128 * 128 + 2 * 128, kAll = 4 * kBlock + kRootUnit;
 
 inline Config tiny(const std::vector<std::string>& flags = {}) {
