@@ -76,7 +76,6 @@ sanitizers() {
   export OMP_NUM_THREADS=1   # gcc's OpenMP runtime makes false reports otherwise
   # Open MPI's libraries are not instrumented, and free some memory only at process exit.
   export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
-  flags+=(-DCMAKE_UNITY_BUILD=ON)
   for preset in ${1:-debug tsan}; do
     stage "$preset: build" build "$preset" --target unit_tests mica-train mica-tokenize
     stage "$preset: unit tests" run_tests "build/$preset" -L unit

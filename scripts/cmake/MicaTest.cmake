@@ -40,7 +40,7 @@ set(mica_test_skipped "\\[  SKIPPED \\]")  # FAIL_REGULAR_EXPRESSION of what Goo
 
 # Tests are compiled more often than they compute: quickly rather than for speed. ccache needs -fpch-preprocess.
 add_library(test_options INTERFACE)
-target_compile_options(test_options INTERFACE $<$<CONFIG:Release>:-Og> $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+target_compile_options(test_options INTERFACE $<$<CONFIG:Release>:-Og> $<$<CONFIG:Debug>:-O0> $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 target_link_libraries(test_options INTERFACE mica_options)
 
 # Where sources and programs lie, which tests ask (tests/support/paths.hpp).
