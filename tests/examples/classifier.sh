@@ -51,7 +51,7 @@ run 2 one 120
 [ "$status" -eq 0 ] || fail "status $status up to step 120"
 echo "$steps" | tail -n 1 | awk '$1 == "step" && $2 == 120 && $6 >= 85 { good = 1 } END { exit !good }' || fail "it did not learn to read digits"
 
-# What comes of it.
+# Using the trained model.
 "$programs/mica-inspect" "$work/one" >"$work/output" 2>&1 || fail "mica-inspect does not know the checkpoint"
 grep -q "type=classifier" "$work/output" || fail "the checkpoint does not say what the model is"
 "$programs/mica-convert" consolidate "$work/one" "$work/digits.h5" >"$work/output" 2>&1 || fail "it is not to be consolidated"

@@ -13,7 +13,7 @@ namespace mica::train {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-/// What a rank's process has without a model: programs, libraries, MPI, heap. docs/planning.md, "Memory beside what the system saw".
+/// What a rank's process has without a model: programs, libraries, MPI, heap. docs/planning.md, "Memory, planned and measured".
 constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double peak_flops(const Config& config, const plan::Hardware& hardware) {
