@@ -41,9 +41,9 @@ struct HfExportOptions {
 struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
-  std::int64_t num_not_finite = 0;  ///< export: values that are NaN or infinite; not counted in a dry run
-  std::string config;               ///< import: the section [model] of a config for it
-  std::string tokenizer;            ///< import or export: one line saying which tokenizer files were copied, or that none were
+  std::vector<std::string> warnings;  ///< export: what its user should know; a dry run reads no values, so it finds no NaN
+  std::string config;                 ///< import: the section [model] of a config for it
+  std::string tokenizer;              ///< import or export: one line saying which tokenizer files were copied, or that none were
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and

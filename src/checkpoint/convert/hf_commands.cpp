@@ -47,12 +47,7 @@ void print_report(const ConvertCall& call, const ConvertReport& report, const st
   call.out << fmt::format("{} {} with {} as {}: {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote", report.model_type,
                           count_text(report.numel, "parameter"), dtype, count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
                           count_text(report.num_files, "file"), call.paths[1]);
-  if (report.num_not_finite > 0) {
-    call.out << fmt::format(
-        "warning: {} of its values are NaN or infinite: the training had diverged. mica-inspect RUN lists the run's other "
-        "checkpoints\n",
-        report.num_not_finite);
-  }
+  for (const std::string& warning : report.warnings) call.out << "warning: " << warning << '\n';
   if (!report.tokenizer.empty()) call.out << report.tokenizer << '\n';
   if (!report.config.empty()) call.out << report.config;
 }

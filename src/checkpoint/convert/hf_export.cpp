@@ -188,6 +188,10 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   for (const HfTensor& tensor : tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * dtype_bytes(hf.dtype);
   report.tokenizer = tokenizer_report(tokenizer);
+  if (const std::int64_t width = keys.integer("width"), heads = keys.integer("heads"); width % heads != 0) {
+    report.warnings.push_back(
+        fmt::format("transformers 5 refuses to load it: its width {} is not a multiple of its {} heads", width, heads));
+  }
   io::check_new(hf_folder);
   if (options.is_dry_run) return report;
 
@@ -212,7 +216,11 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     add_checksum(shard.name);
   }
   reader.finish();
-  report.num_not_finite = exporter.num_not_finite();
+  if (exporter.num_not_finite() > 0) {
+    report.warnings.push_back(
+        fmt::format("{} of its values are NaN or infinite: the training had diverged. mica-inspect RUN lists the run's other checkpoints",
+                    exporter.num_not_finite()));
+  }
   if (shards.size() > 1) add_file(kHfIndexFile, index_text(tensors, shards, report.bytes));
   add_file("config.json", config.dump(2) + "\n");
   io::write_file_atomically(checksum_list_path(folder.temporary()), checksums);

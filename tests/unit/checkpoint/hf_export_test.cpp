@@ -186,6 +186,20 @@ TEST(HfExport, AModelThatHasDivergedIsWrittenWithAWarning) {
               HasSubstr("warning: 2 of its values are NaN or infinite: the training had diverged."));
 }
 
+TEST(HfExport, AWidthThatHeadsDoNotDivideIsWrittenWithAWarning) {
+  const TemporaryFolder folder;
+  HfFolder hf = HfFolder::reference("llama");
+  hf.config["num_attention_heads"] = hf.config["num_key_value_heads"] = 5;  // of 6, beside a width of 24
+  for (auto& [name, tensor] : hf.tensors) {
+    if (name.find("self_attn") == std::string::npos) continue;
+    tensor.dims = name.ends_with("o_proj.weight") ? std::vector<std::int64_t>{24, 30} : std::vector<std::int64_t>{30, 24};
+    tensor.values.resize(24 * 30);
+  }
+  hf.write(folder / "hf");
+  EXPECT_THAT(convert({"hf-export", test::save_hf_model(folder / "hf", 2, folder / "run"), folder / "out", "--dry-run"}),
+              HasSubstr("warning: transformers 5 refuses to load it: its width 24 is not a multiple of its 5 heads"));
+}
+
 TEST(HfExport, ADryRunChecksAndWritesNothing) {
   const TemporaryFolder folder;
   const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 1, folder / "run");
