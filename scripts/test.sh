@@ -161,6 +161,7 @@ case "${1:-}" in
   --mutations) stage mutations scripts/mutate.py; exit ;;
 esac
 labels=(-LE 'soak|gpu')
+whole=false   # the whole default suite
 if [[ "${1:-}" == "--soak" ]]; then
   labels=(-L soak)
   shift
@@ -168,13 +169,13 @@ if [[ "${1:-}" == "--soak" ]]; then
     export MICA_SOAK_PERCENT=$1
     shift
   fi
-elif [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
-  rest=true
+elif [[ $# -eq 0 ]]; then
+  whole=true
 fi
 stage build build dev
-[[ $# -gt 0 ]] || stage clang-tidy scripts/check_tidy.sh
+if $whole; then stage clang-tidy scripts/check_tidy.sh; fi
 stage tests run_tests build/release "${labels[@]}" "$@"
-if [[ -n "${rest:-}" ]]; then
+if $whole && [[ "${CI:-}" == "true" ]]; then
   stage "the build for GPUs" cuda
   stage fuzzing fuzz 10
 fi
