@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/README.md: `unit.ROOM.FILE` is tests/unit/ROOM/FILE_test.cpp or in a folder of that room, `fault.NAME` is
 tests/fault/NAME_test.cpp, `cluster.NAME` is tests/cluster/NAME_test.cpp, `mpi_NAME` is registered in tests/mpi; * stands for any text."""
+import functools
 import re
 
 from . import ROOT, name_of
@@ -8,6 +9,7 @@ from . import ROOT, name_of
 DOCUMENT = ROOT / "tests" / "README.md"
 
 
+@functools.cache
 def registered_under_mpi():
     texts = [path.read_text() for path in (ROOT / "tests" / "mpi").rglob("CMakeLists.txt")]
     return {name for text in texts for name in re.findall(r"add_test\(NAME (mpi_\w+)", text)}
