@@ -67,7 +67,7 @@ queue_again() {
 }
 
 run_job() {
-  local device=$1 bin launcher binding command step status
+  local device=$1 bin launcher binding command attempt step status
   shift
   if [[ $device == cuda ]]; then bin=${MICA_BIN:-build/cuda/bin}; else bin=${MICA_BIN:-build/release/bin}; fi
   [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$launch/../../../bin   # installed: PREFIX/share/mica/launch
@@ -94,12 +94,17 @@ run_job() {
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
   # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2 TERM
-  "${command[@]}" &
-  step=$!
-  while :; do
-    status=0
-    wait "$step" || status=$?
-    kill -0 "$step" 2>/dev/null || break   # a signal also ends wait
+  for attempt in first second; do
+    "${command[@]}" &
+    step=$!
+    while :; do
+      status=0
+      wait "$step" || status=$?
+      kill -0 "$step" 2>/dev/null || break   # a signal also ends wait
+    done
+    # Open MPI's MPI_Init crashes now and then under srun (open-mpi/ompi issue 12495). The job may have waited for days.
+    if [[ $attempt == second || $status -ne 139 || $SECONDS -ge 300 ]] || ! all_nodes_answer; then break; fi
+    echo "mica: a rank crashed in the job's first five minutes, as happens in MPI_Init: starting once more" >&2 || true
   done
   case $status in
     0 | 2) ;;   # done; or a mistake in the config or the launch, which would fail again

@@ -2,17 +2,22 @@
 // Jobs of scripts/launch/slurm-cpu.sbatch that are stopped and go on, under a real Slurm over 2 nodes; runs on the head of that cluster
 // (CMakeLists.txt).
 
+#include <filesystem>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cluster/support/nodes.hpp"
 #include "cluster/support/slurm_training.hpp"
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 
 namespace mica::test {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 /// One launch was stopped, the next goes on at the step after its last.
 void expect_one_restart(const SlurmTraining& training, const SlurmJob& job) {
@@ -76,6 +81,31 @@ TEST_P(Slurm, AKilledRankEndsTheJobWithItsStatus) {
 }
 
 INSTANTIATE_TEST_SUITE_P(With, Slurm, ::testing::Values("srun", "mpirun"), [](const auto& info) { return std::string(info.param); });
+
+// Of the first launch, rank 0 gets SIGSEGV while it waits for the others in MPI_Init.
+TEST(SlurmScript, ACrashInMpiInitIsFollowedByOneMoreStart) {
+  const SlurmTraining training;
+  fs::create_directory(training.file("bin"));
+  write_text(training.file("bin/mica-train"),
+             "#!/bin/bash\n"
+             "launched=" +
+                 training.file("launched-") +
+                 "$SLURM_PROCID\n"
+                 "if [[ $1 != --version && ! -e $launched ]]; then\n"
+                 "  touch $launched\n"
+                 "  if [[ $SLURM_PROCID == 0 ]]; then (sleep 1; kill -SEGV $$) & else sleep 3; fi\n"
+                 "fi\n"
+                 "exec " +
+                 test::program("mica-train") + " \"$@\"\n");
+  fs::permissions(training.file("bin/mica-train"), fs::perms::owner_all);
+  std::map<std::string, std::string> environment = SlurmTraining::environment();
+  environment["MICA_BIN"] = training.file("bin");
+  const SlurmJob job(training.command({}, {"--train.steps=5"}), environment);
+  EXPECT_EQ(job.end(120), "COMPLETED") << job.story(training.output_file());
+  EXPECT_EQ(job.field("Restarts"), "0") << "it is the same job";
+  EXPECT_EQ(training.num_launches(), 1) << "the first did not come out of MPI_Init";
+  EXPECT_THAT(read_text(training.output_file()), HasSubstr("starting once more"));
+}
 
 // Its script is gone with it.
 TEST(SlurmScript, AJobThatHasLostItsFirstNodeGoesOn) {

@@ -354,6 +354,21 @@ TEST_P(SlurmScripts, ALostNodeRequeuesAndAMistakeDoesNot) {
   }
 }
 
+TEST_P(SlurmScripts, ACrashAtTheStartIsFollowedByOneMoreStart) {
+  stand_in_srun(std::string(kNote) + "[ \"$(wc -l < \"$CALLS\")\" -gt \"$CRASHES\" ] || kill -SEGV $$\n");
+  const auto launches = [&](std::map<std::string, std::string> environment, int status) {
+    const Finished seen = job({"x.cfg"}, std::move(environment));
+    EXPECT_EQ(seen.status, status) << seen.output;
+    EXPECT_EQ(seen.output.find("starting once more") != std::string::npos, calls().size() == 2) << seen.output;
+    return calls().size();
+  };
+  EXPECT_EQ(launches({{"CRASHES", "1"}}, 0), 2u);
+  EXPECT_EQ(launches({{"CRASHES", "2"}}, 139), 2u);
+  EXPECT_EQ(launches({{"CRASHES", "1"}, {"SECONDS", "400"}}, 139), 1u) << "the script's own clock: later than five minutes";
+  (void)job({"x.cfg"}, {{"CRASHES", "1"}, {"NODES_STATUS", "1"}});
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("srun "), "scontrol [requeue] [77]"));
+}
+
 // sbatch --export=NONE also means each srun in the job, and that of mpirun.
 TEST_P(SlurmScripts, RanksKeepTheEnvironmentWithExportNone) {
   stand_in_srun("echo \"path $PATH\"\nexit 3\n");
