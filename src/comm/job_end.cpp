@@ -13,6 +13,7 @@
 
 #include "mica/comm/hang_report.hpp"
 #include "mica/core/error.hpp"
+#include "mica/core/error_text.hpp"
 #include "mica/core/steady_ns.hpp"
 #include "mica/mpi/session.hpp"
 
@@ -132,7 +133,7 @@ void JobEnd::end(const std::string& alarm) {
   try {
     report_and_save(alarm);
   } catch (const std::exception& error) {
-    print(fmt::format("mica: error: rank {}: {}: {}\n", logs_.rank(), alarm, error.what()));
+    print(fmt::format("mica: error: rank {}: {}: {}\n", logs_.rank(), alarm, told_text(error)));
   }
   end_process();
 }

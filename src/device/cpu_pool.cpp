@@ -49,7 +49,6 @@ class CpuPool final : public Pool {
     }
     if (arena == nullptr || taken.address == 0) {
       arena = add_arena(bytes);
-      if (arena == nullptr) return {};
       taken = arena->take(bytes, home);
       invariant(taken.address != 0, "a fresh arena that holds the allocation it was made for");
     }
@@ -91,17 +90,22 @@ class CpuPool final : public Pool {
     }
   }
 
-  /// Null if even the address space needed now is refused.
+  /// @throws IoError if even the address space needed now is refused.
   Arena* add_arena(std::int64_t bytes) {
     if (is_dry_) {
       const std::int64_t plenty = std::max(std::int64_t{1} << 44, 2 * bytes);
       return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages(plenty, 64))).get();
     }
-    for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
+    const std::int64_t least = bytes + kSlackBytes;
+    bool is_scarce = false;  // ulimit -v: half of what can be had is left to threads and files
+    for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve = std::max(reserve / 2, least)) {
       try {
-        return arenas_.emplace_back(std::make_unique<Arena>(detail::make_cpu_pages(reserve))).get();
+        std::unique_ptr<detail::Pages> pages = detail::make_cpu_pages(reserve);
+        if (!is_scarce || reserve == least) return arenas_.emplace_back(std::make_unique<Arena>(std::move(pages))).get();
+        is_scarce = false;
       } catch (const IoError&) {
-        if (reserve / 2 < bytes + kSlackBytes) return nullptr;
+        if (reserve == least) throw;
+        is_scarce = true;
       }
     }
   }

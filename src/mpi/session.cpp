@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/error_text.hpp"
 #include "mica/mpi/communicator.hpp"
 
 #include "init_variables.hpp"
@@ -35,7 +36,7 @@ namespace {
     std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, error.what());
     code = error.exit_code();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, error.what());
+    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, told_text(error).c_str());
   } catch (...) {
     std::fprintf(stderr, "mica: error: rank %d: an exception of an unknown type\n", rank);
   }

@@ -81,7 +81,8 @@ class Pool {
 
   /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and
   /// streams]. Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
-  /// @throws IoError naming role, bytes and the memory in use, when memory is exhausted; the pool stays usable.
+  /// @throws IoError when memory is exhausted, naming role, bytes and the memory in use, or when no address space can be reserved; the
+  /// pool stays usable.
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
   /// The same for memory that was allocated elsewhere but is counted like the pool's own: a part of memory that ranks share.
   /// @param bytes  > 0.  @param owner  released after the buffer, at the first call of the pool when streams are done with the

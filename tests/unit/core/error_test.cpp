@@ -2,8 +2,12 @@
 #include "mica/core/error.hpp"
 
 #include <cerrno>
+#include <new>
+#include <system_error>
 
 #include <gtest/gtest.h>
+
+#include "mica/core/error_text.hpp"
 
 namespace mica {
 namespace {
@@ -48,6 +52,17 @@ TEST(ErrorDeathTest, ABrokenInvariantNamesItselfAndThePlaceAndAborts) {
   invariant(true, "nothing");
   EXPECT_EXIT(invariant(false, "two and two make four"), ::testing::KilledBySignal(SIGABRT),
               "mica: error: internal: two and two make four does not hold at .*error_test.cpp:[0-9]+");
+}
+
+TEST(Error, AMissOfTheStandardLibraryIsToldWithItsLimit) {
+  EXPECT_EQ(told_text(ConfigError("seen 3")), "seen 3");
+  EXPECT_EQ(told_text(std::runtime_error("other")), "other");
+  EXPECT_NE(told_text(std::bad_alloc()).find("ulimit -v"), std::string::npos);
+  const std::system_error no_thread(std::make_error_code(std::errc::resource_unavailable_try_again));
+  EXPECT_EQ(told_text(no_thread), "no thread can be started: Resource temporarily unavailable; see `ulimit -u` and `ulimit -v`");
+  EXPECT_EQ(told_text(std::system_error(std::make_error_code(std::errc::resource_deadlock_would_occur), "join")),
+            "join: Resource deadlock avoided");
+  EXPECT_NE(text_of_error(std::bad_alloc()).find("ulimit -v"), std::string::npos) << "also where it travels to other ranks";
 }
 
 TEST(Error, ErrnoAsText) { EXPECT_EQ(errno_text(ENOSPC), "No space left on device"); }

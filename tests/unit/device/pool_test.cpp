@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -11,6 +12,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
 #include "mica/core/half.hpp"
@@ -249,8 +253,40 @@ TEST_P(PoolTest, ExhaustionNamesRoleBytesAndUse) {
 }
 
 TEST_P(PoolTest, RefusesWhatNoMachineHas) {
-  EXPECT_THROW((void)pool->allocate(std::int64_t{1} << 60, kActivation, *a), IoError);
+  try {
+    const Buffer refused = pool->allocate(std::int64_t{1} << 60, kActivation, *a);
+    FAIL() << "allocated what no machine has";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bytes of address space: Cannot allocate memory"));
+  }
   EXPECT_EQ(pool->allocate(kMiB, kActivation, *a).bytes(), kMiB);
+}
+
+// ulimit -v, or a batch system's limit of virtual memory.
+TEST_P(PoolTest, LeavesHalfOfALimitedAddressSpaceToOthers) {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limited{.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + 1280 * kMiB), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
+  std::int64_t allocated = 0;
+  void* others = MAP_FAILED;
+  std::string refused;
+  try {
+    const Buffer small = pool->allocate(16 * kMiB, kActivation, *a);
+    others = ::mmap(nullptr, 600 * kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (others != MAP_FAILED) ::munmap(others, 600 * kMiB);
+    const Buffer large = pool->allocate(600 * kMiB, kActivation, *a);  // in another range
+    allocated = pool->stats().current;
+    (void)pool->allocate(600 * kMiB, kActivation, *a);
+  } catch (const IoError& error) {
+    refused = error.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_NE(others, MAP_FAILED);
+  EXPECT_EQ(allocated, 616 * kMiB) << refused;
+  EXPECT_THAT(refused, HasSubstr("raise `ulimit -v`"));
 }
 
 TEST_P(PoolTest, PoisonIsNanInEveryDtype) {
