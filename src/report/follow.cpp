@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mica/io/path_check.hpp"
 #include "mica/train/progress.hpp"
 #include "mica/train/run_lock.hpp"
 #include "mica/train/stop_signal.hpp"
@@ -66,7 +67,10 @@ class RunState {
   bool add(const nlohmann::json& row) {
     const std::string event = text_in(row, "event");
     begins_measurement_ = false;
-    if (event == "started") last_step_ = integer_in(row, "steps");
+    if (event == "started") {
+      last_step_ = integer_in(row, "steps");
+      waits_.clear();  // of another launch's ranks
+    }
     if (event == "eval") val_ = fmt::format("  val {:.4f}", number_in(row, "val_loss"));
     if (event == "resumed" || event == "rolled_back") {
       step_ = integer_in(row, event == "resumed" ? "from" : "step");
@@ -124,9 +128,10 @@ std::string followed_folder(const std::vector<std::string>& arguments) {
 }
 
 ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOptions& options) {
-  require<ConfigError>(fs::is_directory(folder), "{} is not a folder; expected the folder of a run, such as runs/shakespeare", folder);
-  require<ConfigError>(fs::exists(folder + "/run.lock") || fs::exists(folder + "/metrics.jsonl"),
-                       "{} has neither run.lock nor metrics.jsonl: no run was started there", folder);
+  const std::string no_folder = io::why_no_folder(folder), no_metrics = io::why_no_file(folder + "/metrics.jsonl");
+  require<ConfigError>(no_folder.empty(), "{}: {}; expected the folder of a run, such as runs/shakespeare", folder, no_folder);
+  require<ConfigError>(no_metrics.empty() || io::why_no_file(folder + "/run.lock").empty(),
+                       "{} has neither run.lock nor metrics.jsonl ({}): no run was started there", folder, no_metrics);
   const train::StopSignal stop;  // Ctrl-C ends following without an error
   GrowingFile metrics(folder + "/metrics.jsonl");
   RunState state;

@@ -200,7 +200,7 @@ class RunReader {
     loss_.add(loss, {place_.step, place_.tokens, place_.hours, loss});
     speed_.add(tokens_per_s, {place_.step, place_.tokens, place_.hours, tokens_per_s, number_in(row, "gflop_per_s")});
     last_ = row;
-    if (std::isfinite(tokens_per_s)) speeds_.add(tokens_per_s, {tokens_per_s});
+    if (std::isfinite(tokens_per_s)) speeds_.push_back(tokens_per_s);
 
     const std::size_t bucket = bucket_of(next_++, num_steps_, num_buckets_);
     if (bucket >= split_.size()) split_.resize(bucket + 1);
@@ -265,9 +265,7 @@ class RunReader {
       json["loss"] = short_number(number_in(last_, "loss"));
       json["step_ms"] = short_number(number_in(last_, "step_ms"));
     }
-    std::vector<double> speeds;
-    for (const auto& row : speeds_.rows()) speeds.push_back(row[0]);
-    if (!speeds.empty()) {
+    if (std::vector<double> speeds = speeds_; !speeds.empty()) {
       const auto half = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
       std::ranges::nth_element(speeds, half);
       json["tokens_per_s"] = short_number(*half);
@@ -288,7 +286,7 @@ class RunReader {
   ThinnedRows<5> speed_;
   ThinnedRows<4> val_;
   SkewMap skew_;
-  ThinnedRows<1> speeds_{num_steps_, 1000};
+  std::vector<double> speeds_;  // tokens/s of every step
   std::vector<SplitBucket> split_;
   std::int64_t next_ = 0;
   Place place_;
@@ -309,11 +307,10 @@ Json run_data(const std::string& folder, const Detail& detail) {
   rows.for_each([&](const nlohmann::json& row) { reader.add(row); });
   reader.add_log(log_events(folder + "/log.txt", kMostWarnings));
   Json json = reader.json(folder);
-  json["trace"] = nullptr;
-  try {
-    if (const auto traces = trace_files(folder); !traces.empty()) json["trace"] = traces_json(traces, detail.num_traced_ranks);
-  } catch (const ConfigError& error) {  // such as a file that a killed run left incomplete; the page is made without it
-    json["trace_note"] = error.what();
+  std::vector<std::string> left_out;
+  json["trace"] = traces_json(trace_files(folder), detail.num_traced_ranks, left_out);
+  if (!left_out.empty()) {
+    json["trace_note"] = left_out.size() == 1 ? left_out[0] : fmt::format("{} (and {} more)", left_out[0], left_out.size() - 1);
   }
   return json;
 }

@@ -353,6 +353,7 @@ std::vector<std::string> trace_files(const std::string& path) {
     if (digits.empty() || digits.size() > 9 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
     found.emplace_back(std::stol(digits), entry.path().string());
   }
+  require<ConfigError>(!error, "{}: {}", path, error.message());
   std::ranges::sort(found);
   std::vector<std::string> files;
   for (auto& [rank, file] : found) files.push_back(std::move(file));
@@ -368,11 +369,18 @@ std::string summary_line(const TraceSummary& s) {
       s.span_ms > 0 ? 100 * s.exposed_ms / s.span_ms : 0, s.hidden_percent());
 }
 
-Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelines) {
+Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelines, std::vector<std::string>& left_out) {
   std::vector<TraceSums> all;
+  std::vector<std::string> readable;  // the files of `all`
   Json summaries = Json::array();
   for (const std::string& file : files) {
-    all.push_back(summed(file));
+    try {
+      all.push_back(summed(file));
+    } catch (const ConfigError& error) {
+      left_out.emplace_back(error.what());
+      continue;
+    }
+    readable.push_back(file);
     const TraceSummary s = all.back().summary();
     summaries.push_back({{"rank", s.rank},
                          {"span_ms", tenth(s.span_ms)},
@@ -382,8 +390,9 @@ Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelin
                          {"exposed_ms", tenth(s.exposed_ms)},
                          {"hidden", tenth(s.hidden_percent())}});
   }
+  if (all.empty()) return nullptr;
   // The first file, then alternately the ranks that wait least and most.
-  std::vector<std::size_t> by_wait(files.size()), chosen{0};
+  std::vector<std::size_t> by_wait(all.size()), chosen{0};
   for (std::size_t i = 0; i < by_wait.size(); ++i) by_wait[i] = i;
   std::ranges::sort(by_wait, {}, [&](std::size_t i) { return all[i].summary().exposed_ms; });
   for (std::size_t i = 0; i < by_wait.size() && std::ssize(chosen) < num_timelines; ++i) {
@@ -392,7 +401,7 @@ Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelin
   }
   std::ranges::sort(chosen);
   Json timelines = Json::array();
-  for (const std::size_t i : chosen) timelines.push_back(timeline(files[i], all[i]));
+  for (const std::size_t i : chosen) timelines.push_back(timeline(readable[i], all[i]));
   return {{"ranks", std::move(summaries)}, {"timelines", std::move(timelines)}};
 }
 

@@ -26,7 +26,9 @@ struct TraceSummary {
 [[nodiscard]] std::string summary_line(const TraceSummary& summary);
 
 /// All ranks' summaries, and timelines of one step for some ranks: rank 0, the rank that waits least (the others wait for it), the rank
-/// that waits most, and so on. Files are parsed as streams: at most one step of a file is in memory.
-[[nodiscard]] nlohmann::ordered_json traces_json(const std::vector<std::string>& files, std::int64_t num_timelines);
+/// that waits most, and so on. Null if no file can be read. Files are parsed as streams: at most one step of a file is in memory.
+/// @param left_out  gets what is wrong with each file that cannot be read, such as one that a killed run left incomplete
+[[nodiscard]] nlohmann::ordered_json traces_json(const std::vector<std::string>& files, std::int64_t num_timelines,
+                                                 std::vector<std::string>& left_out);
 
 }  // namespace mica::report

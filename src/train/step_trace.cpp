@@ -1,19 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/step_trace.hpp"
 
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "mica/io/atomic_file.hpp"
 
 namespace mica::train {
 
-StepTrace::StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string path)
-    : tracer_(tracer), compute_(compute), text_(steps), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
+StepTrace::StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string run_folder, int rank, int num_ranks)
+    : tracer_(tracer),
+      compute_(compute),
+      text_(steps),
+      steps_(parse_steps(steps).value_or(StepRange{})),
+      run_folder_(std::move(run_folder)),
+      rank_(rank),
+      num_ranks_(num_ranks) {}
+
+std::string StepTrace::path_of(int rank) const { return fmt::format("{}/trace-rank{}.json", run_folder_, rank); }
+
+void StepTrace::remove_earlier() const {
+  std::error_code error;  // what stays is replaced, or is of a rank that there no longer is
+  std::filesystem::remove(path_of(rank_), error);
+  if (rank_ != 0) return;
+  for (int rank = num_ranks_; std::filesystem::remove(path_of(rank), error);) ++rank;
+}
 
 void StepTrace::begin_step(std::int64_t step) {
   if (tracer_ == nullptr || is_written_ || step < steps_.first || step > steps_.last) return;  // written: the run was rolled back
   if (first_traced_ == 0) {
     first_traced_ = step;  // a resumed run may begin inside the range
+    remove_earlier();
     tracer_->start();
   }
   compute_.begin_range(fmt::format("step {}", step), "whole");
@@ -21,9 +39,10 @@ void StepTrace::begin_step(std::int64_t step) {
 
 std::string StepTrace::write(std::int64_t last_traced) {
   tracer_->stop();
-  io::write_file_atomically(path_, tracer_->to_json());
+  const std::string path = path_of(rank_);
+  io::write_file_atomically(path, tracer_->to_json());
   is_written_ = true;
-  return fmt::format("traced steps {} to {}: {}", first_traced_, last_traced, path_);
+  return fmt::format("traced steps {} to {}: {}", first_traced_, last_traced, path);
 }
 
 std::optional<std::string> StepTrace::end_step(std::int64_t step) {

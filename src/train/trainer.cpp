@@ -111,8 +111,8 @@ ExitCode Trainer::train() {
   last_save_begin_ = asked_at_ = Clock::now();
   RequestPace pace(last_done_, Clock::now());
   begin_interval();
-  StepTrace trace(device_.tracer.get(), model_.context.compute, config_.log.trace,
-                  fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
+  StepTrace trace(device_.tracer.get(), model_.context.compute, config_.log.trace, config_.run_folder(), device_.mesh->rank(),
+                  device_.mesh->world_size());
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
     const double lr = schedule_.at(step);

@@ -21,8 +21,8 @@ class StepTrace {
  public:
   /// @param tracer  of the device's streams; null without log.trace. @param compute  the stream on which each step is marked. Both outlive
   /// this.
-  /// @param path    of the file
-  StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string path);
+  /// @param run_folder  gets trace-rank<N>.json. Those of earlier launches are removed when tracing begins.
+  StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string run_folder, int rank, int num_ranks);
 
   void begin_step(std::int64_t step);
   /// @returns a message for the user, if the file was written. @throws IoError
@@ -32,13 +32,16 @@ class StepTrace {
   [[nodiscard]] std::optional<std::string> end_run(std::int64_t last_done);
 
  private:
+  [[nodiscard]] std::string path_of(int rank) const;
+  void remove_earlier() const;
   [[nodiscard]] std::string write(std::int64_t last_traced);
 
   Tracer* tracer_;
   Stream& compute_;
   std::string text_;  // log.trace
   StepRange steps_;
-  std::string path_;
+  std::string run_folder_;
+  int rank_, num_ranks_;
   std::int64_t first_traced_ = 0;  // 0: none yet
   bool is_written_ = false;
 };

@@ -262,7 +262,8 @@
     const total = trace.ranks.find(r => r.rank === line.rank);
     $("trace-note").textContent = `Rank ${line.rank}${line.step ? ", step " + line.step : ""}: ${ms(line.step_us / 1e3)}. In all traced steps ${total.num} collectives of ${digits(total.mib)} MiB took ${ms(total.busy_ms)}; `
       + `the compute stream was idle for ${ms(total.exposed_ms)} of it, so ${digits(total.hidden, 3)} % of the communication was hidden.`
-      + (line.is_cut ? " Only a part of this step is shown: it has too many tasks." : "");
+      + (line.is_cut ? " Only a part of this step is shown: it has too many tasks." : "")
+      + (run.trace_note ? ` Left out: ${run.trace_note}.` : "");
     const rows = Object.keys(line.rows).map(Number).filter(r => line.slices.some(s => s[0] === r));
     // Ranges lie above the tasks of their stream, outer ones above inner ones.
     const lanes = new Map(), laneOf = new Map();

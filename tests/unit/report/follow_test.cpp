@@ -56,6 +56,21 @@ TEST_F(Follow, TellsHowARunThatHasEndedDid) {
   EXPECT_THAT(out.str(), HasSubstr("no job is training here; the run has done 40 steps"));
 }
 
+TEST_F(Follow, ALaunchOnOneRankWaitsForNoOther) {
+  const std::string started = R"({"event":"started","step":0,"steps":100})"
+                              "\n";
+  add(started);
+  add_step(40);
+  add(R"({"event":"ranks","step":40,"min_ms":700,"median_ms":710,"max_ms":950,"slowest_rank":3})"
+      "\n" +
+      started);
+  add_step(41);
+  std::ostringstream out;
+  EXPECT_EQ(follow_run(folder_.path(), out, {}), ExitCode::done);
+  EXPECT_THAT(out.str(), HasSubstr("step     41/100"));
+  EXPECT_THAT(out.str(), Not(HasSubstr("rank 3")));
+}
+
 TEST_F(Follow, SaysALineAMeasurementUntilTheJobIsGone) {
   lock("beat 1");
   add(R"({"event":"started","step":0,"steps":3})"

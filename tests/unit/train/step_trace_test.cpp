@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/step_trace.hpp"
 
+#include <filesystem>
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "mica/device/forwarding_stream.hpp"
+#include "mica/io/atomic_file.hpp"
 
 #include "support/temporary_folder.hpp"
 
@@ -32,7 +36,7 @@ TEST(StepTrace, EveryRangeEndsAlsoWhenStepsAreRepeated) {
   Tracer tracer(0);
   int num_open = 0;
   const auto stream = tracer.wrap(std::make_unique<RangeCounter>(make_cpu_stream("compute", StreamMode::inlined), num_open));
-  StepTrace trace(&tracer, *stream, "2-3", folder / "trace.json");
+  StepTrace trace(&tracer, *stream, "2-3", folder.path(), 0, 1);
   bool is_told = false;
   for (const std::int64_t step : {1, 2, 3, 2, 3, 4}) {
     trace.begin_step(step);
@@ -40,6 +44,27 @@ TEST(StepTrace, EveryRangeEndsAlsoWhenStepsAreRepeated) {
     EXPECT_EQ(num_open, 0) << step;
   }
   EXPECT_TRUE(is_told);
+}
+
+// A report would mix them.
+TEST(StepTrace, TracesOfAnEarlierLaunchAreRemoved) {
+  const test::TemporaryFolder folder;
+  for (int rank = 0; rank < 4; ++rank) io::write_file_atomically(folder / ("trace-rank" + std::to_string(rank) + ".json"), "{}");
+  Tracer tracer(0);
+  const auto stream = tracer.wrap(make_cpu_stream("compute", StreamMode::inlined));
+  StepTrace trace(&tracer, *stream, "2", folder.path(), 0, 2);
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) found.insert(entry.path().filename());
+    return found;
+  };
+  trace.begin_step(1);
+  EXPECT_EQ(trace.end_step(1), std::nullopt);
+  EXPECT_EQ(names().size(), 4u) << "nothing is traced yet";
+  trace.begin_step(2);
+  EXPECT_EQ(names(), std::set<std::string>{"trace-rank1.json"}) << "which rank 1 removes";
+  EXPECT_NE(trace.end_step(2), std::nullopt);
+  EXPECT_EQ(names(), (std::set<std::string>{"trace-rank0.json", "trace-rank1.json"}));
 }
 
 }  // namespace
