@@ -17,6 +17,7 @@
 #endif
 
 #include "mica/core/error.hpp"
+#include "mica/core/error_text.hpp"
 #include "mica/core/version.hpp"
 
 namespace mica::apps {
@@ -67,6 +68,8 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     const std::string text = answer(arguments, about);
     if (!text.empty() && is_first_process()) std::fputs(text.c_str(), stdout);
     const int code = text.empty() ? static_cast<int>(body(arguments)) : 0;
+    const auto is = [code](ExitCode each) { return code == static_cast<int>(each); };
+    if (is(ExitCode::user_mistake) || is(ExitCode::runtime_failure)) return code;  // it has told why
     std::cout.flush();
     require<IoError>(std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
                      "cannot write to standard output (disk full, or its reader is gone)");
@@ -75,7 +78,7 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     std::fprintf(stderr, "mica: error: %s\n", error.what());
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mica: error: %s\n", error.what());
+    std::fprintf(stderr, "mica: error: %s\n", told_text(error).c_str());
     return static_cast<int>(ExitCode::runtime_failure);
   }
 }

@@ -8,8 +8,7 @@
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/io/atomic_file.hpp"
-#include "mica/io/crc32c.hpp"
-#include "mica/io/raw_file.hpp"
+#include "mica/io/file_checksum.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -54,20 +53,6 @@ std::vector<std::string> unlisted_files(const std::string& list_path, const std:
   return found;
 }
 
-std::uint32_t crc_of(io::RawFile& file, const std::function<void(std::int64_t)>& done) {
-  std::vector<std::byte> block(static_cast<std::size_t>(kBlockBytes));
-  std::uint32_t crc = 0;
-  const std::int64_t bytes = file.file_bytes();
-  for (std::int64_t at = 0; at < bytes;) {
-    const std::int64_t count = std::min(kBlockBytes, bytes - at);
-    file.read_at(at, block.data(), count);
-    crc = io::crc32c(block.data(), count, crc);
-    at += count;
-    if (done) done(count);
-  }
-  return crc;
-}
-
 }  // namespace
 
 std::string checksum_list_path(const std::string& path) {
@@ -77,7 +62,8 @@ std::string checksum_list_path(const std::string& path) {
 
 std::string checksum_line(const std::string& path, const std::string& name) {
   io::RawFile file = io::RawFile::open_for_reading(path);
-  return fmt::format("{:08x} {} {}\n", crc_of(file, {}), file.file_bytes(), name);
+  const std::int64_t bytes = file.file_bytes();
+  return fmt::format("{:08x} {} {}\n", io::file_crc32c(file, 0, bytes), bytes, name);
 }
 
 VerifyReport verify_checksum_list(const std::string& list_path, const std::function<void(std::int64_t, std::int64_t)>& progress) {
@@ -95,7 +81,7 @@ VerifyReport verify_checksum_list(const std::string& list_path, const std::funct
                                         "{}: the file has {} bytes, expected {}: it is truncated or was replaced", path, file.file_bytes(),
                                         line.bytes);
         file.drop_cache();  // checks the disk, not a copy in memory
-        const std::uint32_t found = crc_of(file, [&](std::int64_t bytes) {
+        const std::uint32_t found = io::file_crc32c(file, 0, line.bytes, [&](std::int64_t bytes) {
           report.bytes += bytes;
           if (progress) progress(report.bytes, total);
         });

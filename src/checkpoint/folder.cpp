@@ -10,6 +10,7 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -105,9 +106,9 @@ std::optional<CheckpointPath> newest_complete(const std::string& run_folder) {
 }
 
 std::string resolve_checkpoint(const std::string& path) {
+  const std::string why = io::why_no_folder(path);
+  require<ConfigError>(why.empty(), "{}: {}; expected a checkpoint (RUN/checkpoints/step-...) or a run's folder", path, why);
   std::error_code error;
-  require<ConfigError>(fs::is_directory(path, error), "{}: {}; expected a checkpoint (RUN/checkpoints/step-...) or a run's folder", path,
-                       fs::exists(path, error) ? "is a file" : "no such folder");
   require<ConfigError>(!is_leftover(fs::canonical(path, error).filename().string()),
                        "{}: not a complete checkpoint: its job died while writing or deleting it, and the next save deletes this folder; "
                        "name another checkpoint, or rename the folder to step-... and check it with mica-inspect verify",

@@ -8,8 +8,8 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/comm/hang_folder.hpp"
 #include "mica/data/token_file.hpp"
-#include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
+#include "mica/io/raw_file.hpp"
 
 #include "checksum_list.hpp"
 #include "progress_line.hpp"
@@ -77,15 +77,37 @@ bool is_token_file(const std::string& path) {
   }
 }
 
-VerifyReport verify_token_file(const std::string& path) {
+/// Whether `verify` takes the path for an output of mica-convert or a token file. A link to such a file becomes the file's path.
+/// @throws ConfigError for any other file
+bool finds_checksums(std::string& path) {
+  std::error_code error;
+  if (has_checksum_list(path)) return true;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (has_checksum_list(target)) path = target;
+  require<ConfigError>(has_checksum_list(path) || is_token_file(path),
+                       "{}: there is no {}, and it is no token file of mica-tokenize, so nothing can be verified", path,
+                       checksum_list_path(path));
+  return true;
+}
+
+VerifyReport verify_token_file(const std::string& path, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto begin = std::chrono::steady_clock::now();
   const auto file = data::TokenFile::open(path);
   require<ConfigError>(file.recorded_checksum().has_value(),
                        "{}: holds no checksum ({}), so nothing can be verified; token files of mica-tokenize hold one", path,
                        data::kTokensChecksumAttribute);
-  VerifyReport report{.bytes = file.num_tokens() * file.token_bytes()};
-  if (file.compute_checksum() != *file.recorded_checksum()) {
-    report.damage.push_back(fmt::format("{}: is damaged: its tokens do not match the checksum that it holds; copy or make it again", path));
+  VerifyReport report;
+  try {
+    io::RawFile::open_for_reading(path).drop_cache();  // checks the disk, not a copy in memory
+    const std::uint32_t found = file.compute_checksum([&](std::int64_t bytes) {
+      report.bytes += bytes;
+      progress(report.bytes, file.num_tokens() * file.token_bytes());
+    });
+    require<IoError>(found == *file.recorded_checksum(),
+                     "{}: is damaged: its tokens do not match the checksum that it holds; copy or make it again", path);
+  } catch (const IoError& error) {  // damaged, shrunk, unreadable
+    report.damage.emplace_back(error.what());
   }
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   return report;
@@ -117,7 +139,7 @@ Command parse(const std::vector<std::string>& arguments) {
                        command.paths.size());
   if (command.name == "hang") return command;
   if (command.name == "diff") return command;  // either may be a Hugging Face folder
-  if (command.name == "verify" && (has_checksum_list(command.paths[0]) || is_token_file(command.paths[0]))) return command;
+  if (command.name == "verify" && finds_checksums(command.paths[0])) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;
 }
@@ -136,7 +158,7 @@ ExitCode run_verify(const Command& command, std::ostream& out, std::ostream* pro
     ProgressLine line(progress, "verifying");
     const auto draw = [&](std::int64_t done, std::int64_t total) { line.draw(done, total); };
     report = has_checksum_list(folder) ? verify_checksum_list(checksum_list_path(folder), draw)
-             : is_token_file(folder)   ? verify_token_file(folder)
+             : is_token_file(folder)   ? verify_token_file(folder, draw)
                                        : verify(folder, draw);
   }
   out << (command.as_json ? verify_json(folder, report) : verify_text(folder, report));

@@ -10,7 +10,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/core/steady_ns.hpp"
-#include "mica/io/crc32c.hpp"
+#include "mica/io/file_checksum.hpp"
 #include "mica/io/hdf5.hpp"
 
 namespace mica::data {
@@ -210,9 +210,10 @@ void TokenFile::set_scattered(bool is_scattered) const {
   mapping_.set_access(is_scattered ? io::MappedFile::Access::alone : io::MappedFile::Access::with_neighbours);
 }
 
-std::uint32_t TokenFile::compute_checksum() const {
+std::uint32_t TokenFile::compute_checksum(const std::function<void(std::int64_t)>& done) const {
   mapping_.check_unchanged();
-  return io::crc32c(mapping_.bytes().data() + layout_.offset_bytes, num_tokens() * token_bytes());
+  io::RawFile file = io::RawFile::open_for_reading(path());  // not the mapping: a page that cannot be read would end the process
+  return io::file_crc32c(file, layout_.offset_bytes, num_tokens() * token_bytes(), done);
 }
 
 std::int64_t TokenFile::token(std::int64_t position) const {

@@ -8,6 +8,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/io/raw_file.hpp"
 
 #include "text_split.hpp"
@@ -76,7 +77,8 @@ std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
 void check_output_folder(const std::string& out) {
   require<ConfigError>(!stem_of(out).empty() && out.back() != '/', "--out={} was given, expected a file name such as corpus.h5", out);
   const std::string folder = io::parent_directory(out);
-  require<ConfigError>(std::filesystem::is_directory(folder), "the folder {} of --out={} does not exist; make it first", folder, out);
+  const std::string why = io::why_no_folder(folder);
+  require<ConfigError>(why.empty(), "--out={}: {}: {}; make the folder first, or choose another", out, folder, why);
 }
 
 /// Encodes bytes [begin, end) of one file as a document. `report` gets the number of bytes read.

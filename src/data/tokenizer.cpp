@@ -6,6 +6,7 @@
 #include "mica/core/error.hpp"
 #include "mica/data/tokenizer_json.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/tensor/philox.hpp"
 
 #include "sentencepiece.hpp"
@@ -42,9 +43,9 @@ class ByteTokenizer final : public Tokenizer {
 
 /// Reads a whole vocabulary file. Failures are the user's mistakes: ConfigError.
 std::string read_vocabulary(const std::string& path) {
+  const std::string why = io::why_no_file(path);
+  require<ConfigError>(why.empty(), "--vocab={}: {}", path, why);
   std::error_code error;
-  require<ConfigError>(std::filesystem::exists(path, error), "--vocab={}: no such file", path);
-  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--vocab={}: is not a file", path);
   const auto bytes = std::filesystem::file_size(path, error);
   require<ConfigError>(!error && bytes <= kMaxVocabularyBytes, "--vocab={}: has {} bytes, more than any vocabulary ({})", path, bytes,
                        kMaxVocabularyBytes);

@@ -10,6 +10,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/io/raw_file.hpp"
 
 namespace mica::io {
@@ -66,8 +67,8 @@ JsonValue JsonValue::parse(std::string_view text, const std::string& path, int m
 }
 
 JsonValue JsonValue::read(const std::string& path, std::int64_t max_bytes, Errors errors) {
-  std::error_code error;
-  require<ConfigError>(std::filesystem::is_regular_file(path, error), "{}: no such file", path);
+  const std::string why = why_no_file(path);
+  require<ConfigError>(why.empty(), "{}: {}", path, why);
   const std::int64_t bytes = RawFile::open_for_reading(path).file_bytes();
   if (bytes <= max_bytes) return parse(read_file(path), path, kMaxDepth, errors);
   std::rethrow_exception(errors.syntax(fmt::format("{}: has {} bytes, expected at most {}", path, bytes, max_bytes)));

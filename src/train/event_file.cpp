@@ -63,7 +63,7 @@ Message event_at(double wall_time, std::int64_t step) {
 
 std::string path_of(const std::string& run_folder, double wall_time) {
   const std::string folder = run_folder + "/tensorboard";
-  io::make_folder(folder, "is the run folder writable?");
+  io::make_folder(folder, "; is the run folder writable?");
   return fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, static_cast<std::int64_t>(wall_time), host_name(), ::getpid());
 }
 

@@ -188,6 +188,14 @@ TEST_F(Generate, ARunWritesText) {
   EXPECT_EQ(one_byte.at("tokens"), 1);
   EXPECT_EQ(one_byte.at("bytes"), 1);
   EXPECT_NEAR(one_byte.at("bits_per_byte").get<double>(), one_byte.at("nats_per_token").get<double>() / std::log(2.0), 1e-9);
+
+  // Ids of another tokenizer that happen to fit.
+  ASSERT_EQ(run(training(1, config, {"--run.dir=" + (folder_ / "larger"), "--model.vocab_size=4096"})).status, 0);
+  const Finished other = generate(
+      {folder_ / "larger", "--vocab=" + reference_path("tokenizers/llama3.tokenizer.json"), "--perplexity=" + (folder_ / "text.train.h5")});
+  EXPECT_EQ(other.status, 2) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("its tokens are those of 'bytes', the model's those of 'llama3.tokenizer.json'"));
+  EXPECT_EQ(generate({folder_ / "larger", "--vocab=bytes", "--perplexity=" + (folder_ / "text.train.h5")}).status, 0);
 }
 
 /// Not silently, nor with --quiet.
@@ -204,6 +212,13 @@ TEST_F(Generate, ATextThatFillsTheContextIsTold) {
   const std::string fits = said({"--max-new-tokens=12"});
   EXPECT_THAT(fits, ::testing::Not(HasSubstr("context of")));
   EXPECT_THAT(fits, HasSubstr("; text 12 tokens, those after the first in "));
+}
+
+TEST_F(Generate, AFullDiskIsToldOnce) {
+  const std::string to_full_disk = "exec \"$0\" \"$1\" --prompt-ids=1 --print-ids --quiet --max-new-tokens=2 > /dev/full";
+  const Finished got = run({"/bin/bash", "-c", to_full_disk, program("mica-generate"), kFolders + "gpt2"});
+  EXPECT_EQ(got.status, 3);
+  EXPECT_THAT(got.error_lines(), SizeIs(1)) << got.output;
 }
 
 /// One line, status 2, on one rank and on several.

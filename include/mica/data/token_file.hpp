@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,8 +53,8 @@ class TokenFile {
   [[nodiscard]] const std::string& tokenizer_hash() const { return layout_.tokenizer_hash; }  ///< "" if unknown
   /// The tokens' checksum as recorded in the file; absent in .bin files and in files of older versions.
   [[nodiscard]] std::optional<std::uint32_t> recorded_checksum() const { return layout_.checksum; }
-  /// CRC-32C of the tokens' bytes. Reads them all.
-  [[nodiscard]] std::uint32_t compute_checksum() const;
+  /// CRC-32C of the tokens' bytes. Reads them all. @param done  called after each block, with its bytes; may be empty. @throws IoError
+  [[nodiscard]] std::uint32_t compute_checksum(const std::function<void(std::int64_t)>& done = {}) const;
 
   /// Tokens [begin, begin + out.size()). An id of 2^31 or more becomes negative. The range must be inside the file.
   /// @throws IoError if the file has shrunk. Looks at most once a second, since that is a request to the server on a network file system.

@@ -25,8 +25,9 @@ Generates text with a trained language model, or computes how likely the model f
 What to do, one of
   --prompt=TEXT            continue TEXT; new text is printed as it is generated, in whole characters
   --prompt-ids=5,6,7       continue these token ids; with --print-ids no tokenizer is needed
-  --prompts=FILE           continue each line of FILE, or each object of FILE.jsonl, {"prompt": "TEXT"} or {"ids": [5, 6]}.
-                           Prints one JSON line per prompt, in order: {"index", "text", "ids", "end": "stop" or "length"}
+  --prompts=FILE           continue each line of FILE that is not empty, or each object of FILE.jsonl, {"prompt": "TEXT"} or
+                           {"ids": [5, 6]}. Prints one JSON line per prompt, in order: {"index", "text", "ids", "end": "stop" or
+                           "length"}
   --perplexity=FILE        perplexity of a text, or of a token file of mica-tokenize, cut into stretches of the model's context.
                            Prints one JSON line: {"tokens", "nats_per_token", "perplexity", and for text "bytes", "bits_per_byte"}
   --choices=FILE.jsonl     log-likelihoods of continuations: {"context": "TEXT", "continuations": ["A", "B"]}, or with

@@ -2,7 +2,6 @@
 #include "inputs.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "mica/data/token_file.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/json.hpp"
+#include "mica/io/path_check.hpp"
 
 #include "vocabulary.hpp"
 
@@ -21,9 +21,8 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 std::string read_text(const std::string& flag, const std::string& path) {
-  std::error_code error;
-  require<ConfigError>(std::filesystem::exists(path, error), "--{}={}: no such file", flag, path);
-  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--{}={}: is not a file", flag, path);
+  const std::string why = io::why_no_file(path);
+  require<ConfigError>(why.empty(), "--{}={}: {}", flag, path, why);
   try {
     return io::read_file(path);
   } catch (const IoError& io_error) {
@@ -55,6 +54,14 @@ class Reader {
   Reader(const FoundTokenizer& found, const ModelLimits& limits)
       : tokenizer_(found.tokenizer.get()), why_none_(found.why_none), limits_(limits) {}
 
+  /// Refuses tokens of another tokenizer, where both are known.
+  void check_tokenizer(const std::string& place, const data::TokenFile& file) const {
+    if (tokenizer_ == nullptr || file.tokenizer_hash().empty()) return;
+    require<ConfigError>(tokenizer_->hash() == file.tokenizer_hash(),
+                         "{}: its tokens are those of '{}', the model's those of '{}'; tokenize the text with the model's, or name the "
+                         "tokenizer that the model was trained with by --vocab",
+                         place, file.tokenizer(), tokenizer_->name());
+  }
   /// @param place  for error texts, in all functions here
   [[nodiscard]] const data::Tokenizer& tokenizer(const std::string& place) const {
     require<ConfigError>(tokenizer_ != nullptr, "{}: this needs a tokenizer: {}", place, why_none_);
@@ -173,6 +180,7 @@ void read_rated_text(const Reader& reader, const std::string& path, Inputs& inpu
   const std::string place = "--perplexity=" + path;
   if (is_token_file(path)) {
     const data::TokenFile file = data::TokenFile::open(path);
+    reader.check_tokenizer(place, file);
     inputs.text.resize(static_cast<std::size_t>(file.num_tokens()));
     file.read(0, inputs.text);
   } else {

@@ -250,6 +250,10 @@ TEST(Inspect, VerifiesTokenFiles) {
     own.close();
   }
   EXPECT_THAT(error_of<ConfigError>([&] { (void)inspect({"verify", folder / "own.h5"}); }), HasSubstr("holds no checksum (tokens_crc32c)"));
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)inspect({"verify", folder / "t"});
+              }),
+              AllOf(HasSubstr("there is no " + (folder / "t.crc32c")), HasSubstr("nothing can be verified")));
 }
 
 }  // namespace

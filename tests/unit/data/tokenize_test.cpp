@@ -199,7 +199,7 @@ TEST(Tokenize, RefusesBadInputAndLeavesNothing) {
   for (const double fraction : {-0.1, 1.0, 2.0, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(refuse({{folder / "t"}, out, fraction, {}}), HasSubstr("--val-fraction="));
   }
-  EXPECT_THAT(refuse({{folder / "t"}, folder / "no/x.h5", 0.1, {}}), HasSubstr("does not exist"));
+  EXPECT_THAT(refuse({{folder / "t"}, folder / "no/x.h5", 0.1, {}}), HasSubstr("no such folder"));
   EXPECT_THAT(refuse({{folder / "t"}, folder.path() + "/", 0.1, {}}), HasSubstr("--out="));
   EXPECT_THAT(refuse({{folder / "t"}, "/proc/x.h5", 0.1, {}}), AllOf(HasSubstr("cannot write"), HasSubstr("/proc/x.train.h5")));
   EXPECT_THAT(refuse({{folder / "t"}, out, 0.01, {}}), HasSubstr("leaves 10 tokens for training and 0"));

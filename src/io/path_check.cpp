@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/io/path_check.hpp"
+
+#include <filesystem>
+
+namespace mica::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string why_no(fs::file_type wanted, std::string_view name, const std::string& path) {
+  std::error_code error;
+  const fs::file_type found = fs::status(path, error).type();
+  if (found == wanted) return "";
+  switch (found) {
+    case fs::file_type::not_found:
+      return "no such " + std::string(name);
+    case fs::file_type::none:
+      return error.message();
+    case fs::file_type::regular:
+      return "is a file";
+    case fs::file_type::directory:
+      return "is a folder";
+    default:
+      return "is a device or pipe";
+  }
+}
+
+}  // namespace
+
+std::string why_no_file(const std::string& path) { return why_no(fs::file_type::regular, "file", path); }
+std::string why_no_folder(const std::string& path) { return why_no(fs::file_type::directory, "folder", path); }
+
+}  // namespace mica::io
