@@ -224,6 +224,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   comm->agree([&] {
     device.num_threads = threads.threads;
     set_openmp_threads(device.num_threads);
+    check_openmp_threads();
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
     if (on_gpu) device.host_pool = make_cpu_pool();
     if (on_gpu) device.pinned_pool = make_pinned_pool();

@@ -118,6 +118,11 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
                     world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s");
   } else if (node.rank() == 0) {
     warning = crowding_of(host_name(), ranks, threads, std::ssize(possible_cores()));
+    for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES"}) {
+      if (warning.empty() || std::getenv(name) == nullptr) continue;
+      warning += fmt::format("; {} is set, so OpenMP itself binds ranks that the launcher has not bound, all to the same cores", name);
+      break;
+    }
   }
   const std::vector<std::string> all = world.gather_strings(warning);
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });

@@ -97,7 +97,22 @@ TEST_F(Edge, AFilePastTheUsersLimitIsAnError) {
   // Larger than what MPI needs, smaller than a shard.
   const Finished seen = test::run(under_mpirun(
       1, std::vector<std::string>{"/usr/bin/prlimit", "--fsize=16000000"} + train({"--model.width=512", "--log.metrics=false"})));
-  expect_refused(seen, 3, {"File too large", "step-00000002"});
+  expect_refused(seen, 2, {"a file of this run's checkpoints takes ", "at most 16000000 bytes here (ulimit -f)"});
+  EXPECT_TRUE(step_lines(folder_ / "run").empty());
+}
+
+// oneDNN's products are made for a number of threads: with a smaller team their results are wrong.
+TEST_F(Edge, ATeamHasAsManyThreadsAsProductsAreMadeFor) {
+  const auto run_with = [&](const std::vector<std::string>& variables, const std::string& name) {
+    return test::run(std::vector<std::string>{"/usr/bin/env", "OMP_NUM_THREADS=2"} + variables + train({"--run.dir=" + (folder_ / name)}));
+  };
+  ASSERT_EQ(run_with({}, "plain").status, 0);
+  ASSERT_EQ(run_with({"OMP_DYNAMIC=true"}, "dynamic").status, 0);
+  EXPECT_EQ(step_lines(folder_ / "dynamic"), step_lines(folder_ / "plain"));
+  for (const std::string variable : {"OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"}) {
+    expect_refused(run_with({variable}, "limited"), 2, {"OpenMP may start 1 of 2 threads per rank", "mesh.threads=1"});
+  }
+  EXPECT_EQ(run_with({"OMP_THREAD_LIMIT=2"}, "enough").status, 0);
 }
 
 TEST_F(Edge, ThreadsAreTheCoresThatARankHas) {

@@ -3,9 +3,12 @@
 
 namespace mica {
 
-/// Number of OpenMP threads for the kernels that this host thread enqueues from now on.
+/// Number of OpenMP threads for the kernels that this host thread enqueues from now on. OMP_DYNAMIC has no effect on them: oneDNN's
+/// products are made for a number of threads, and give wrong results with fewer.
 void set_openmp_threads(int num_threads);
 [[nodiscard]] int openmp_threads();
+/// @throws ConfigError if OpenMP would start fewer than openmp_threads(), because of OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS
+void check_openmp_threads();
 
 /// The same until the end of the scope.
 class OpenMpThreads {
