@@ -10,6 +10,8 @@ source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/release/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 threads=${THREADS:-1}
+expect_number THREADS "$threads"
+[[ -z "${RANKS:-}" ]] || expect_number RANKS "$RANKS"
 
 # Cores that this script may use, as Open MPI counts them: nproc counts hardware threads, and obeys variables of OpenMP.
 num_cores() {
@@ -30,12 +32,14 @@ num_cores() {
 
 hosts=()
 if [[ -n "${HOSTFILE:-}" ]]; then
+  expect_hostfile
   # Open MPI takes a slot for a rank of any number of cores, and all cores of a rank are on one host.
   slots=$(mktemp)
   trap 'rm -f "$slots"' EXIT
   hosts=(--hostfile "$slots")
   most=$(awk -v threads="$threads" -v ranks="${RANKS:-}" -v slots="$slots" '
     function told(what) { print "mica: " what > "/dev/stderr" }
+    { sub(/\r$/, "") }   # written on Windows
     /^[ \t]*(#|$)/ { next }
     match($0, /[ \t]slots[ \t]*=[ \t]*[0-9]+/) {
       cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); fit = int(cores / threads); most += fit

@@ -10,10 +10,12 @@ source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l || true)}
-[[ "$gpus" -ge 1 ]] || { echo "mica: error: nvidia-smi lists no GPU here: set GPUS_PER_NODE=N" >&2; exit 2; }
+[[ "$gpus" != 0 || -n "${GPUS_PER_NODE:-}" ]] || { echo "mica: error: nvidia-smi lists no GPU here: set GPUS_PER_NODE=N" >&2; exit 2; }
+expect_number GPUS_PER_NODE "$gpus"
 hosts=()
 nodes=${SLURM_JOB_NUM_NODES:-1}   # in a Slurm allocation mpirun knows the hosts
 if [[ -n "${HOSTFILE:-}" ]]; then
+  expect_hostfile
   hosts=(--hostfile "$HOSTFILE")
   nodes=$(grep -cv '^[[:space:]]*\(#\|$\)' "$HOSTFILE")
 fi

@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Sourced by the mpirun scripts: save_on_interrupt MPIRUN ARGUMENTS... runs mpirun and ends with its status.
+# Sourced by the mpirun scripts. expect_number and expect_hostfile check their variables;
+# save_on_interrupt MPIRUN ARGUMENTS... runs mpirun and ends with its status.
+
+# expect_number NAME VALUE: from 1 on.
+expect_number() {
+  [[ "$2" =~ ^[1-9][0-9]*$ ]] || { echo "mica: error: $1 is '$2', expected a number from 1 on" >&2; exit 2; }
+}
+
+# Whether HOSTFILE names hosts.
+expect_hostfile() {
+  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || { echo "mica: error: cannot read HOSTFILE=$HOSTFILE" >&2; exit 2; }
+  grep -qv '^[[:space:]]*\(#\|$\)' "$HOSTFILE" || { echo "mica: error: HOSTFILE=$HOSTFILE names no hosts" >&2; exit 2; }
+}
+
 # mpirun passes Ctrl-C and SIGTERM on to the ranks and kills them 2 s later, in the middle of a step or a save. (A longer limit,
 # odls_base_sigkill_timeout, also delays the end of every run that fails.) It only forwards SIGUSR1: the ranks save and end with
 # status 75. A second Ctrl-C or SIGTERM ends the run at once.
@@ -17,7 +30,7 @@ save_on_interrupt() {
   trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet
         trap "kill -TERM $! || true" INT TERM
         kill -USR1 "$!" || true
-        echo "saving; once more to quit without saving" >&2 || true   # a terminal that hangs up is gone
+        (trap "" PIPE; echo "saving; once more to quit without saving" >&2) || true   # a terminal or tee may be gone
         ' INT TERM HUP
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script

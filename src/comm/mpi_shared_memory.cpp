@@ -13,6 +13,7 @@
 #include "mica/comm/host_comm.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
+#include "mica/core/host.hpp"
 #include "mica/core/rounding.hpp"
 
 #include "shared_file.hpp"
@@ -25,7 +26,7 @@ constexpr const char* kWhatHelps = "make /dev/shm larger (a container has an opt
 
 /// @throws ConfigError if /dev/shm or ulimit -f has no room for that many bytes.
 void require_room(int fd, const std::string& what, std::int64_t bytes) {
-  require<ConfigError>(static_cast<std::size_t>(bytes) <= max_file_bytes(),
+  require<ConfigError>(bytes <= max_file_bytes(),
                        "{} needs {} bytes of shared memory, but files may have at most {} bytes here (ulimit -f): raise that, or set "
                        "mesh.backend=mpi",
                        what, bytes, max_file_bytes());

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "mica/core/host.hpp"
 #include "mica/core/process_stat.hpp"
 #include "mica/core/steady_ns.hpp"
 
@@ -33,7 +34,7 @@ std::string pid_namespace() {
 
 /// Null if /dev/shm has no room or does not exist.
 std::shared_ptr<std::byte> make_file(SharedFile& file, std::size_t bytes) {
-  if (bytes > max_file_bytes()) return nullptr;
+  if (static_cast<std::int64_t>(bytes) > max_file_bytes()) return nullptr;
   file = SharedFile::make();
   // Allocate all pages now: later, a write without room would end the process (SIGBUS).
   if (!file || ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes)) != 0) return nullptr;

@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <limits>
 #include <random>
 #include <regex>
 #include <system_error>
@@ -13,7 +12,6 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,12 +84,6 @@ std::shared_ptr<std::byte> SharedFile::map(std::size_t bytes, int protection, in
   void* const memory = fd_ ? ::mmap(nullptr, bytes, protection, MAP_SHARED | flags, fd(), 0) : MAP_FAILED;
   if (memory == MAP_FAILED) return nullptr;
   return {static_cast<std::byte*>(memory), [bytes](std::byte* first) { ::munmap(first, bytes); }};
-}
-
-std::size_t max_file_bytes() {
-  rlimit limit{};
-  const bool is_known = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return is_known ? limit.rlim_cur : std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace mica::detail

@@ -43,7 +43,4 @@ class SharedFile {
   std::string name_;
 };
 
-/// The bytes that a file may have here (ulimit -f); a write past them would end the process (SIGXFSZ).
-[[nodiscard]] std::size_t max_file_bytes();
-
 }  // namespace mica::detail

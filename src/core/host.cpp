@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/core/host.hpp"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
+#include <limits>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace mica {
@@ -19,6 +22,13 @@ std::string boot_id() {
   std::string id;
   std::getline(file, id);
   return id;
+}
+
+std::int64_t max_file_bytes() {
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  rlimit limit{};
+  const bool is_known = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_known ? static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, kAny)) : kAny;
 }
 
 }  // namespace mica

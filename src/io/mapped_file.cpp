@@ -31,7 +31,7 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile MappedFile::open(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // of a pipe, open() would wait for a writer
   if (!fd) throw IoError(io_error_text(path, "open for reading", errno));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw IoError(io_error_text(path, "stat", errno));

@@ -106,12 +106,17 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
 
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
   owner_ = app.comm.from_first_rank([&] {
-    std::error_code error;
+    std::error_code error, ignored;
     fs::create_directories(path_, error);
-    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_, error.message());
-    const int access_error = access(path_.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-    require<ConfigError>(access_error == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
-                         errno_text(access_error));
+    const bool leads_nowhere = error && fs::is_symlink(path_, ignored) && !fs::exists(path_, ignored);
+    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
+                         leads_nowhere ? "it is a link to a folder that does not exist" : error.message());
+    for (const std::string& folder : {path_, checkpoint::checkpoints_folder(path_)}) {
+      const int access_error = access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+      require<ConfigError>(access_error == 0 || (folder != path_ && access_error == ENOENT),
+                           "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", folder,
+                           errno_text(access_error));
+    }
     launch::check_disk_space(path_, kLeastDiskBytes, "a run");
     lock_ = RunLock::acquire(path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");

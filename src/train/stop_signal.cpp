@@ -19,7 +19,13 @@ std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_ms{0};
 std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
 
-constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
+
+/// As nohup does: that one keeps no effect.
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
 
 sigset_t set_of(std::span<const int> signals) {
   sigset_t set;
@@ -53,7 +59,9 @@ void note(int signal) {
 StopSignal::StopSignal() {
   g_received = 0;
   g_on_sigterm = OnSigterm::stops;
-  for (const int signal : kSignals) std::signal(signal, note);  // of threads that were there before
+  for (const int signal : kSignals) {
+    if (!is_ignored(signal)) std::signal(signal, note);  // of threads that were there before
+  }
   const sigset_t all = set_of(kSignals);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   thread_ = std::jthread([this](const std::stop_token& stop) { take_signals(stop); });
@@ -63,7 +71,9 @@ StopSignal::~StopSignal() {
   thread_.request_stop();
   ::pthread_kill(thread_.native_handle(), SIGUSR1);  // wakes it
   thread_.join();
-  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  for (const int signal : kSignals) {
+    if (!is_ignored(signal)) std::signal(signal, SIG_DFL);
+  }
 }
 
 void StopSignal::take_signals(const std::stop_token& stop) {
@@ -72,7 +82,7 @@ void StopSignal::take_signals(const std::stop_token& stop) {
     int signal = 0;
     if (::sigwait(&all, &signal) != 0) continue;
     if (stop.stop_requested()) return;
-    note(signal);
+    if (!is_ignored(signal)) note(signal);
   }
 }
 
@@ -81,7 +91,18 @@ void StopSignal::set_on_sigterm(OnSigterm what) { g_on_sigterm = what; }
 int StopSignal::received() { return g_received; }
 
 std::string signal_name(int signal) {
-  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
+  switch (signal) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "SIGUSR2";
+  }
 }
 
 }  // namespace mica::train

@@ -5,9 +5,11 @@
 
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/core/host.hpp"
 #include "mica/core/version.hpp"
 #include "mica/data/tokenizer_json.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/trainer.hpp"
 
@@ -124,9 +126,18 @@ void Trainer::check_same_data() const {
 }
 
 void Trainer::check_disk() const {
-  const std::int64_t bytes = app_.world.all_sum(checkpoint::snapshot_bytes(*model_.root, saved_optimizer(SaveKind::to_resume)));
+  const std::int64_t mine = checkpoint::snapshot_bytes(*model_.root, saved_optimizer(SaveKind::to_resume));
+  app_.comm.agree([&] {
+    require<ConfigError>(
+        mine <= max_file_bytes(),
+        "a file of this run's checkpoints takes {} bytes, but files may have at most {} bytes here (ulimit -f): raise that", mine,
+        max_file_bytes());
+  });
+  const std::int64_t bytes = app_.world.all_sum(mine);
   app_.comm.from_first_rank([&] {
-    launch::check_disk_space(config_.run_folder(), bytes, "a checkpoint of this run");
+    const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());  // perhaps a link to another disk
+    launch::check_disk_space(io::why_no_folder(checkpoints).empty() ? checkpoints : config_.run_folder(), bytes,
+                             "a checkpoint of this run");
     return std::string();
   });
 }

@@ -2,10 +2,12 @@
 // scripts/launch: what the launchers are given, that signals become saves, and that a run which was stopped is queued again. Where
 // the launcher or the batch system is not asked for what it does itself, a program of its name stands for it.
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -114,6 +116,27 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
   expect_refused(launch_on("n1 slots=3\n"), "no host has 4 cores");
   expect_refused(launch_on("n1 slots=3\n", {{"RANKS", "1"}}), "no host has 4 cores");
   EXPECT_THAT(calls(), IsEmpty());
+}
+
+TEST_F(LaunchScripts, NumbersAndHostfilesAreChecked) {
+  stand_in("mpirun", std::string(kNote) + "while [ \"$1\" != --hostfile ]; do shift; done\ncat \"$2\"\n");
+  const auto launch_with = [&](const std::string& name, std::map<std::string, std::string> environment) {
+    return launch({script(name), "x.cfg"}, environment);
+  };
+  for (const std::string value : {"0", "abc", "-1", "1.5"}) {
+    expect_refused(launch_with("mpirun-cpu.sh", {{"THREADS", value}}), "THREADS is '" + value + "', expected a number from 1 on");
+    expect_refused(launch_with("mpirun-cpu.sh", {{"RANKS", value}}), "RANKS is '" + value + "'");
+    expect_refused(launch_with("mpirun-gpu.sh", {{"GPUS_PER_NODE", value}}), "GPUS_PER_NODE is '" + value + "'");
+  }
+  write_text(folder_ / "hosts", "# none yet\n\n");
+  for (const char* name : {"mpirun-cpu.sh", "mpirun-gpu.sh"}) {
+    expect_refused(launch_with(name, {{"HOSTFILE", folder_ / "none"}, {"GPUS_PER_NODE", "1"}}),
+                   "cannot read HOSTFILE=" + (folder_ / "none"));
+    expect_refused(launch_with(name, {{"HOSTFILE", folder_ / "hosts"}, {"GPUS_PER_NODE", "1"}}), "names no hosts");
+  }
+  EXPECT_THAT(calls(), IsEmpty());
+  write_text(folder_ / "hosts", "n1 slots=8\r\nn2 slots=8\r\n");
+  EXPECT_EQ(launch_with("mpirun-cpu.sh", {{"HOSTFILE", folder_ / "hosts"}, {"THREADS", "4"}}).output, "n1 slots=2\nn2 slots=2\n");
 }
 
 // nproc counts hardware threads, and obeys variables of OpenMP.
@@ -240,6 +263,18 @@ TEST_F(LaunchScripts, AHangUpSavesThoughTheTerminalIsGone) {
   const Finished seen = child.wait(20);
   EXPECT_EQ(seen.status, 75) << seen.output;
   EXPECT_THAT(seen.output, HasSubstr("got USR1"));
+}
+
+// Ctrl-C ends tee first.
+TEST_F(LaunchScripts, ItsSaveOutlivesTheReaderOfItsOutput) {
+  stand_in("mpirun", "trap 'echo saved >> \"$CALLS\"; exit 75' USR1\necho runs\nuntil ((SECONDS > 30)); do sleep 0.02; done\n");
+  const std::string piped = "\"$0\" x.cfg 2>&1 | head -n 1; exit \"${PIPESTATUS[0]}\"";
+  Child child({"/bin/bash", "-c", piped, script("mpirun-cpu.sh")}, with({{"RANKS", "1"}}));
+  ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // head has ended
+  ASSERT_EQ(::kill(-child.pid(), SIGINT), 0);
+  const Finished seen = child.wait(20);
+  EXPECT_EQ(calls(), std::vector<std::string>{"saved"}) << seen.output;
 }
 
 TEST_F(LaunchScripts, ASecondInterruptEndsTheRunAtOnce) {

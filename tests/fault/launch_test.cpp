@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/stat.h>
 
 #include "fault/support/training.hpp"
 #include "support/environment_number.hpp"
@@ -160,6 +161,33 @@ TEST_F(Launch, ADiskThatIsFullOrTooSmall) {
   expect_refused(on_disk_of("2000", {"--model.width=512"}),
                  {"the disk of run folder " + disk + "/x has ", "a checkpoint of this run takes ", "--run.dir=FOLDER"});
   EXPECT_EQ(on_disk_of("2000", {}).status, 0);
+}
+
+TEST_F(Launch, CheckpointsMayLieOnAnotherDisk) {
+  const std::string disk = folder_ / "disk", run = folder_ / "linked";
+  fs::create_directory(disk);
+  fs::create_directory(run);
+  fs::create_directory_symlink(disk, run + "/checkpoints");
+  const auto on_disk_of = [&](const std::string& kib, const Words& flags) {
+    return test::run(
+        mounted("mount -t tmpfs -o size=" + kib + "k tmpfs '" + disk + "'", under_mpirun(2, train(Words{"--run.dir=" + run} + flags))));
+  };
+  expect_refused(on_disk_of("2000", {"--model.width=512"}), {"the disk of run folder " + run + "/checkpoints has ", "--run.dir=FOLDER"});
+  EXPECT_EQ(on_disk_of("2000", {}).status, 0);
+  fs::remove(run + "/checkpoints");
+  fs::create_directory(run + "/checkpoints");
+  expect_refused(test::run(mounted("mount --bind '" + run + "/checkpoints' '" + run + "/checkpoints' && mount -o remount,bind,ro '" + run +
+                                       "/checkpoints'",
+                                   under_mpirun(2, train(Words{"--run.dir=" + run})))),
+                 {"cannot write into the run folder " + run + "/checkpoints: Read-only file system"});
+  fs::create_directory_symlink(folder_ / "purged", folder_ / "dangling");
+  expect_refused(test::run(under_mpirun(2, train(Words{"--run.dir=" + (folder_ / "dangling")}))),
+                 {"cannot create the run folder " + (folder_ / "dangling") + ": it is a link to a folder that does not exist"});
+}
+
+TEST_F(Launch, APipeIsNoTokenFile) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  expect_refused(test::run(train(Words{"--data.train=" + (folder_ / "pipe")})), {"is a device or pipe, expected a regular file"});
 }
 
 TEST_F(Launch, ASmallDevShm) {

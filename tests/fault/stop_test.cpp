@@ -110,7 +110,7 @@ TEST_F(Stop, ASignalToAnyRankSavesOnAll) {
     const char* name;
   };
   for (const Case& each : {Case{1, 0, SIGINT, "SIGINT"}, Case{2, 1, SIGUSR1, "SIGUSR1"}, Case{4, 3, SIGTERM, "SIGTERM"},
-                           Case{4, 0, SIGUSR2, "SIGUSR2"}, Case{4, 2, SIGINT, "SIGINT"}}) {
+                           Case{4, 0, SIGUSR2, "SIGUSR2"}, Case{4, 2, SIGINT, "SIGINT"}, Case{1, 0, SIGHUP, "SIGHUP"}}) {
     SCOPED_TRACE(std::string(each.name) + " to rank " + std::to_string(each.rank) + " of " + std::to_string(each.num_ranks));
     fs::remove_all(run_folder());
     Child child(command(each.num_ranks));
@@ -144,6 +144,17 @@ TEST_F(Stop, AnInterruptAtATerminalSaves) {
   ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
   ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
   expect_saved_and_goes_on(child.wait(), 1);
+}
+
+// Of `mica-train ... | tee log`, Ctrl-C ends tee first.
+TEST_F(Stop, TheReaderOfItsOutputMayEndBeforeTheSave) {
+  const std::string piped = "trap : INT; \"$0\" \"$1\" 2>&1 | head -n 1; exit \"${PIPESTATUS[0]}\"";
+  Child child({"/bin/bash", "-c", piped, program("mica-train"), folder_ / "run.cfg"});
+  while (child.is_running() && step_lines(run_folder()).empty()) std::this_thread::sleep_for(20ms);
+  ASSERT_EQ(::kill(-child.pid(), SIGINT), 0);
+  const Finished stopped = child.wait();
+  EXPECT_EQ(stopped.status, 75) << stopped.output;
+  EXPECT_GT(newest(), 0);
 }
 
 // Before its first step there is nothing to save, and no time to lose. The ranks stand still when the signal comes, so that it

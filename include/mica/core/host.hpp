@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace mica {
@@ -10,5 +11,8 @@ namespace mica {
 
 /// Of the running kernel: changes with each boot, the same in all containers. Empty if /proc does not have it.
 [[nodiscard]] std::string boot_id();
+
+/// The bytes that a file may have here (ulimit -f); a write past them fails, or ends the process (SIGXFSZ).
+[[nodiscard]] std::int64_t max_file_bytes();
 
 }  // namespace mica

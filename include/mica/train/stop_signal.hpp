@@ -8,7 +8,8 @@
 
 namespace mica::train {
 
-/// While it exists, SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 from a batch system or a user mean "save and stop". One object at a time. It lives
+/// While it exists, SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 from a batch system or a user mean "save and stop", and so does SIGHUP from a
+/// terminal that is gone, unless it is ignored (nohup). One object at a time. It lives
 /// from before MPI starts until after MPI has ended, and signals stay blocked after it, so that none kills a run while it starts or ends. A
 /// second signal kills as usual.
 /// Signals within kOneRequest of the first count as the same request, since launchers signal a process and then its process group.
@@ -41,7 +42,7 @@ class StopSignal {
   std::jthread thread_;
 };
 
-/// "SIGTERM"; for the three signals above.
+/// "SIGTERM"; for the signals above.
 [[nodiscard]] std::string signal_name(int signal);
 
 }  // namespace mica::train

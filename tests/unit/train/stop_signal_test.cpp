@@ -36,7 +36,7 @@ TEST(StopSignal, NoThreadThatComputesIsInterrupted) {
 }
 
 TEST(StopSignal, TheFirstSignalIsKept) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     const StopSignal stop;
     EXPECT_EQ(StopSignal::received(), 0);
     ::kill(::getpid(), signal);
@@ -45,6 +45,19 @@ TEST(StopSignal, TheFirstSignalIsKept) {
     std::this_thread::sleep_for(50ms);
     EXPECT_EQ(StopSignal::received(), signal);
   }
+}
+
+TEST(StopSignal, NohupKeepsItsEffect) {
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignal stop;
+    ::kill(::getpid(), SIGHUP);
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(StopSignal::received(), 0);
+    ::kill(::getpid(), SIGINT);
+    EXPECT_EQ(received_soon(), SIGINT);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
 }
 
 TEST(StopSignalDeathTest, SigtermMayDoNothingOrEndTheProcess) {
