@@ -231,8 +231,21 @@ void apply_defaults(Config& config, const ConfigText& text) {
   }
 }
 
+/// A folder of such a name would be made, perhaps on the disk of the home folder.
+void check_run_dir(const std::string& folder) {
+  const std::size_t dollar = folder.find('$');
+  const char next = dollar == std::string::npos || dollar + 1 == folder.size() ? ' ' : folder[dollar + 1];
+  const bool is_variable = std::isalpha(static_cast<unsigned char>(next)) != 0 || next == '_' || next == '{';
+  require<ConfigError>(
+      !is_variable && !folder.starts_with('~'),
+      "run.dir = {} is not expanded, as a shell would do: write the whole path, or give the flag --run.dir=\"$HOME/...\" in a "
+      "shell (a folder whose name does begin with ~: ./~...)",
+      io::quoted_name(folder));
+}
+
 void check_config(const Config& config) {
   check_model(config);
+  check_run_dir(config.run.dir);
   require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
   require<ConfigError>(config.optim.min_lr <= config.optim.lr, "optim.min_lr = {} is above optim.lr = {}", config.optim.min_lr,
                        config.optim.lr);

@@ -29,6 +29,9 @@ struct Refusal {
 
 TEST(ConfigRefusals, WhatDoesNotGoTogether) {
   const std::vector<Refusal> refusals{
+      {{"--run.dir=$SCRATCH/x"}, "run.dir = '$SCRATCH/x' is not expanded", "--run.dir=a$1"},
+      {{"--run.dir=runs/${USER}"}, "is not expanded", "--run.dir=runs/$"},
+      {{"--run.dir=~/runs/x"}, "is not expanded", "--run.dir=./~/runs/x"},
       {{"--optim.lr=0.5", "--optim.min_lr=0.51"}, "optim.min_lr = 0.51 is above optim.lr = 0.5", "--optim.min_lr=0.5"},
       {{"--train.steps=20", "--optim.warmup_steps=21"}, "optim.warmup_steps = 21 is more than train.steps = 20", "--optim.warmup_steps=20"},
       {{"--optim.type=sgd", "--optim.nesterov=true", "--optim.momentum=0"},
