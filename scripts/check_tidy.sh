@@ -44,7 +44,15 @@ fi
 cmake --preset dev -B "$folder" --log-level=WARNING -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMICA_EMULATE_CUDA=ON >/dev/null
 # Without its OpenMP library clang has no omp.h, and gcc's has an attribute that clang does not know.
 mkdir -p "$folder/headers"
-printf 'extern "C" int omp_get_max_threads();\nextern "C" void omp_set_num_threads(int);\n' >"$folder/headers/omp.h"
+cat >"$folder/headers/omp.h" <<'EOF'
+extern "C" {
+int omp_get_max_active_levels();
+int omp_get_max_threads();
+int omp_get_thread_limit();
+void omp_set_dynamic(int);
+void omp_set_num_threads(int);
+}
+EOF
 files=() num_left_out=0
 while read -r name; do
   [[ "$name" != src/tensor/cpu/isa/* ]] || continue   # gcc's vector extensions, which clang does not parse

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/core/host.hpp"

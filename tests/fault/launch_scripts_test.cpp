@@ -120,7 +120,7 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
 
 TEST_F(LaunchScripts, NumbersAndHostfilesAreChecked) {
   stand_in("mpirun", std::string(kNote) + "while [ \"$1\" != --hostfile ]; do shift; done\ncat \"$2\"\n");
-  const auto launch_with = [&](const std::string& name, std::map<std::string, std::string> environment) {
+  const auto launch_with = [&](const std::string& name, const std::map<std::string, std::string>& environment) {
     return launch({script(name), "x.cfg"}, environment);
   };
   for (const std::string value : {"0", "abc", "-1", "1.5"}) {
