@@ -78,7 +78,7 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     std::fprintf(stderr, "mica: error: %s\n", error.what());
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mica: error: %s\n", told_text(error).c_str());
+    std::fprintf(stderr, "mica: error: %s\n", message_for_user(error).c_str());
     return static_cast<int>(ExitCode::runtime_failure);
   }
 }

@@ -3,9 +3,9 @@
 # Sourced by the mpirun scripts. expect_number and expect_hostfile check their variables;
 # save_on_interrupt MPIRUN ARGUMENTS... runs mpirun and ends with its status.
 
-# expect_number NAME VALUE: from 1 on.
+# expect_number NAME VALUE: a whole number above 0, or the script ends.
 expect_number() {
-  [[ "$2" =~ ^[1-9][0-9]*$ ]] || { echo "mica: error: $1 is '$2', expected a number from 1 on" >&2; exit 2; }
+  [[ "$2" =~ ^[1-9][0-9]*$ ]] || { echo "mica: error: $1 is '$2', expected a whole number above 0" >&2; exit 2; }
 }
 
 # Whether HOSTFILE names hosts.

@@ -133,7 +133,7 @@ void JobEnd::end(const std::string& alarm) {
   try {
     report_and_save(alarm);
   } catch (const std::exception& error) {
-    print(fmt::format("mica: error: rank {}: {}: {}\n", logs_.rank(), alarm, told_text(error)));
+    print(fmt::format("mica: error: rank {}: {}: {}\n", logs_.rank(), alarm, message_for_user(error)));
   }
   end_process();
 }

@@ -50,7 +50,7 @@ bool all_come(const mpi::Communicator& comm) {
   if (watchdog != nullptr && dynamic_cast<const MpiError*>(&error) != nullptr) watchdog->let_finish();
   if (watchdog != nullptr) watchdog->note_end();
   std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
-  print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, told_text(error)) : told_text(error), log_file);
+  print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, message_for_user(error)) : message_for_user(error), log_file);
   const auto* ours = dynamic_cast<const Error*>(&error);
   mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
 }

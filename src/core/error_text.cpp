@@ -51,7 +51,7 @@ const std::array kTypes{type<ConfigError>('C'),     type<DamagedCheckpointError>
 
 }  // namespace
 
-std::string told_text(const std::exception& error) {
+std::string message_for_user(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "the system refused memory: see `ulimit -v` and vm.overcommit_memory";
   const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again) {
@@ -64,7 +64,7 @@ std::string text_of_error(const std::exception& error) {
   const auto* found = std::ranges::find_if(kTypes, [&](const Type& each) { return each.has(error); });
   const auto* ours = dynamic_cast<const Error*>(&error);
   const ExitCode code = ours != nullptr ? ours->exit_code() : ExitCode::runtime_failure;
-  return fmt::format("{}{} {}", (found == kTypes.end() ? kTypes.back() : *found).letter, static_cast<int>(code), told_text(error));
+  return fmt::format("{}{} {}", (found == kTypes.end() ? kTypes.back() : *found).letter, static_cast<int>(code), message_for_user(error));
 }
 
 void throw_error_of(std::string_view text, std::string_view prefix, int num_sharers) {

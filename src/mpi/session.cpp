@@ -36,7 +36,7 @@ namespace {
     std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, error.what());
     code = error.exit_code();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, told_text(error).c_str());
+    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, message_for_user(error).c_str());
   } catch (...) {
     std::fprintf(stderr, "mica: error: rank %d: an exception of an unknown type\n", rank);
   }

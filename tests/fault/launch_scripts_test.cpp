@@ -124,7 +124,7 @@ TEST_F(LaunchScripts, NumbersAndHostfilesAreChecked) {
     return launch({script(name), "x.cfg"}, environment);
   };
   for (const std::string value : {"0", "abc", "-1", "1.5"}) {
-    expect_refused(launch_with("mpirun-cpu.sh", {{"THREADS", value}}), "THREADS is '" + value + "', expected a number from 1 on");
+    expect_refused(launch_with("mpirun-cpu.sh", {{"THREADS", value}}), "THREADS is '" + value + "', expected a whole number above 0");
     expect_refused(launch_with("mpirun-cpu.sh", {{"RANKS", value}}), "RANKS is '" + value + "'");
     expect_refused(launch_with("mpirun-gpu.sh", {{"GPUS_PER_NODE", value}}), "GPUS_PER_NODE is '" + value + "'");
   }

@@ -10,11 +10,11 @@
 namespace mica {
 
 /// What users are told of an error: its text; of those of the standard library that come from a limit, which limit.
-[[nodiscard]] std::string told_text(const std::exception& error);
+[[nodiscard]] std::string message_for_user(const std::exception& error);
 
 // How a rank's error travels to the others: as a text that carries the error's type and exit status.
 
-/// A letter for the type, the exit status, a space, told_text().
+/// A letter for the type, the exit status, a space, message_for_user().
 [[nodiscard]] std::string text_of_error(const std::exception& error);
 /// Throws the error that text_of_error() was given, with `prefix` before its text. A type that core does not know becomes its
 /// nearest known base, and keeps its exit status. @param num_sharers  Error::num_sharers()

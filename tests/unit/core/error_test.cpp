@@ -55,12 +55,12 @@ TEST(ErrorDeathTest, ABrokenInvariantNamesItselfAndThePlaceAndAborts) {
 }
 
 TEST(Error, AMissOfTheStandardLibraryIsToldWithItsLimit) {
-  EXPECT_EQ(told_text(ConfigError("seen 3")), "seen 3");
-  EXPECT_EQ(told_text(std::runtime_error("other")), "other");
-  EXPECT_NE(told_text(std::bad_alloc()).find("ulimit -v"), std::string::npos);
+  EXPECT_EQ(message_for_user(ConfigError("seen 3")), "seen 3");
+  EXPECT_EQ(message_for_user(std::runtime_error("other")), "other");
+  EXPECT_NE(message_for_user(std::bad_alloc()).find("ulimit -v"), std::string::npos);
   const std::system_error no_thread(std::make_error_code(std::errc::resource_unavailable_try_again));
-  EXPECT_EQ(told_text(no_thread), "no thread can be started: Resource temporarily unavailable; see `ulimit -u` and `ulimit -v`");
-  EXPECT_EQ(told_text(std::system_error(std::make_error_code(std::errc::resource_deadlock_would_occur), "join")),
+  EXPECT_EQ(message_for_user(no_thread), "no thread can be started: Resource temporarily unavailable; see `ulimit -u` and `ulimit -v`");
+  EXPECT_EQ(message_for_user(std::system_error(std::make_error_code(std::errc::resource_deadlock_would_occur), "join")),
             "join: Resource deadlock avoided");
   EXPECT_NE(text_of_error(std::bad_alloc()).find("ulimit -v"), std::string::npos) << "also where it travels to other ranks";
 }
