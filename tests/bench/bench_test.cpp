@@ -235,16 +235,16 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--model=gpt9"}, "gpt2-124m"},
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},
-      {{"kernels", "--svg=/nowhere/kernels.svg"}, "--svg=/nowhere/kernels.svg"},
-      {{"gemm", "--hardware-out=/nowhere/this.json"}, "--hardware-out=/nowhere/this.json"},
+      {{"kernels", "--svg=/proc/nowhere/kernels.svg"}, "--svg=/proc/nowhere/kernels.svg"},
+      {{"gemm", "--hardware-out=/proc/nowhere/this.json"}, "--hardware-out=/proc/nowhere/this.json"},
       {{"gemm", "--hardware-out=/dev/null", "--dtypes=fp32"}, "needs both dtypes"},
-      {{"comm", "--hardware-out=/nowhere/this.json"}, "mica-bench gemm --hardware-out=/nowhere/this.json"},
+      {{"comm", "--hardware-out=/proc/nowhere/this.json"}, "mica-bench gemm --hardware-out=/proc/nowhere/this.json"},
       {{"comm", "--hardware-out=/dev/null", "--idle-cost"}, "--idle-cost"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},
       {{"overhead", "--variants=flat,round"}, "'round'"},
-      {{"checkpoint", "--dir=/nowhere"}, "/nowhere"},
+      {{"checkpoint", "--dir=/proc/nowhere"}, "/proc/nowhere"},
   };
   for (const auto& [arguments, text] : mistakes) {
     const Finished finished = run_bench(2, arguments);

@@ -65,7 +65,7 @@ TEST_F(InitFrom, AHuggingFaceFolderGoesThroughARunWithEveryBit) {
     EXPECT_THAT(second.output, HasSubstr("step-00000001"));
     EXPECT_EQ(step_lines(folder_ / name), step_lines(folder_ / (name + "-2")));
     // A run that goes on has its own parameters.
-    const Finished resumed = train(name, name, {"--model.init_from=/nowhere", "--train.steps=2"});
+    const Finished resumed = train(name, name, {"--model.init_from=/proc/nowhere", "--train.steps=2"});
     ASSERT_EQ(resumed.status, 0) << resumed.output;
     EXPECT_EQ(step_lines(folder_ / name).size(), 2u);
   }
@@ -261,9 +261,9 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   expect(train("llama", "b", {hf}), "--model.type=gpt2");
   expect(train("gpt2", "b", {hf, "--model.context=16"}), "model.context = 16, but");
   expect(test::run(under_mpirun(2, {program("mica-train"), "--data.train=" + (folder_ / "tokens.bin")})), "no config file");
-  expect(train("gpt2", "c", {"--model.init_from=/nowhere"}), "/nowhere: no such folder");
+  expect(train("gpt2", "c", {"--model.init_from=/proc/nowhere"}), "/proc/nowhere: no such folder");
   expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import takes HF_FOLDER CHECKPOINT");
-  expect(convert({"hf-import", "/nowhere", folder_ / "x"}), "/nowhere/config.json: no such file");
+  expect(convert({"hf-import", "/proc/nowhere", folder_ / "x"}), "/proc/nowhere/config.json: no such file");
   expect(convert({"hf-export", folder_ / "none", folder_ / "x"}), "no such folder");
 }
 

@@ -137,7 +137,7 @@ TEST(InitFrom, AnotherModelIsRefusedByKeyOnAllRanks) {
   EXPECT_THAT(error_with(test::hf_reference("gpt2_untied"), {{"type", "gpt2"}}),
               AllOf(HasSubstr("parameter transformer.wte.weight has the shape [37, 20] there and [61, 24] in this run's model")));
   EXPECT_THAT(error_with(test::hf_reference("llama"), {{"type", "llama"}}), HasSubstr("has no parameter transformer.wte.weight"));
-  EXPECT_THAT(error_with("/nowhere", keys), HasSubstr("/nowhere: no such folder"));
+  EXPECT_THAT(error_with("/proc/nowhere", keys), HasSubstr("/proc/nowhere: no such folder"));
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ TEST(Inspect, HelpVersionAndMisuse) {
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"diff", "a"}); }), HasSubstr("diff takes two checkpoints, got 1"));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"verify"}); }), HasSubstr("got 0"));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"--jsno", "x"}); }), HasSubstr("--jsno"));
-  EXPECT_THAT(error_of<ConfigError>([] { inspect({"/nowhere"}); }), HasSubstr("/nowhere"));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({"/proc/nowhere"}); }), HasSubstr("/proc/nowhere"));
   const TemporaryFolder folder;
   // As where permission is denied, which the superuser does not meet.
   std::ofstream(folder / "checkpoints") << "a file";

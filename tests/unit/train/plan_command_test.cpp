@@ -131,7 +131,7 @@ TEST(PlanCommand, NeedsNoConfigBesideAModelsFolder) {
   EXPECT_THAT(drawn.str(), HasSubstr("hf_gpt2 on cpu-epyc-9654"));
   EXPECT_THAT(error_of({"--model.init_from=", "--ranks=2", "--hardware=h100-80"}),
               HasSubstr("needs a config, or --model.init_from=FOLDER,"));
-  EXPECT_THAT(error_of({"--model.init_from=/nowhere", "--ranks=2", "--hardware=h100-80"}), HasSubstr("/nowhere: no such folder"));
+  EXPECT_THAT(error_of({"--model.init_from=/proc/nowhere", "--ranks=2", "--hardware=h100-80"}), HasSubstr("/proc/nowhere: no such folder"));
 }
 
 TEST(PlanCommand, SaysThatOffloadingIsNotTimed) {
