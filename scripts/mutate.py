@@ -385,9 +385,15 @@ def main():
     tests = sorted({text for m in picked for text in m.tests})
     targets = {Command.parse(text).executable for text in tests}
     if options.check:
-        for m in picked:
-            m.find((ROOT / m.file).read_text())
-        print(f"{len(picked)} breakages in {len({m.file for m in picked})} files: every text is in its place")
+        files = {m.file: [other for other in picked if other.file == m.file] for m in picked}
+        for file, those in files.items():
+            source = (ROOT / file).read_text()
+            if those[0].is_script():
+                for m in those:
+                    m.find(source)
+            else:
+                with_switches(source, those)
+        print(f"{len(picked)} breakages in {len(files)} files: every text is in its place")
         return 0
     tree = options.build_dir.resolve() / "tree"
     write_tree(tree, mutations.values())
