@@ -111,7 +111,7 @@ class Mutation:
                     raise ListError(f"{self}: {text!r} is no expression: take one argument, or the whole call")
             if depth != 0:
                 raise ListError(f"{self}: a bracket of {text!r} is not closed in it")
-            if not self.is_statement() and (re.match(r"(if|for|while|return)\b", text) or
+            if not self.is_statement() and (re.match(r"(if|for|while|return|catch|else)\b", text) or
                                             text.count("?") != text.replace("::", "").count(":")):
                 raise ListError(f"{self}: {text!r} is no expression: take the condition alone, or the whole of a ? b : c")
             if self.is_statement() and text.count(";") == 1 and DECLARES.match(text):
