@@ -21,10 +21,10 @@ std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
-/// As nohup does: that one keeps no effect.
-bool is_ignored(int signal) {
+/// SIGHUP under nohup. Others that are ignored are taken: a shell ignores SIGINT for what it starts in the background.
+bool is_left_ignored(int signal) {
   struct sigaction now {};
-  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+  return signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 sigset_t set_of(std::span<const int> signals) {
@@ -60,7 +60,7 @@ StopSignal::StopSignal() {
   g_received = 0;
   g_on_sigterm = OnSigterm::stops;
   for (const int signal : kSignals) {
-    if (!is_ignored(signal)) std::signal(signal, note);  // of threads that were there before
+    if (!is_left_ignored(signal)) std::signal(signal, note);  // of threads that were there before
   }
   const sigset_t all = set_of(kSignals);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -72,7 +72,7 @@ StopSignal::~StopSignal() {
   ::pthread_kill(thread_.native_handle(), SIGUSR1);  // wakes it
   thread_.join();
   for (const int signal : kSignals) {
-    if (!is_ignored(signal)) std::signal(signal, SIG_DFL);
+    if (!is_left_ignored(signal)) std::signal(signal, SIG_DFL);
   }
 }
 
@@ -82,7 +82,7 @@ void StopSignal::take_signals(const std::stop_token& stop) {
     int signal = 0;
     if (::sigwait(&all, &signal) != 0) continue;
     if (stop.stop_requested()) return;
-    if (!is_ignored(signal)) note(signal);
+    if (!is_left_ignored(signal)) note(signal);
   }
 }
 

@@ -37,6 +37,7 @@ TEST(StopSignal, NoThreadThatComputesIsInterrupted) {
 
 TEST(StopSignal, TheFirstSignalIsKept) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+    std::signal(signal, signal == SIGHUP ? SIG_DFL : SIG_IGN);  // as under a shell that starts it in the background
     const StopSignal stop;
     EXPECT_EQ(StopSignal::received(), 0);
     ::kill(::getpid(), signal);
