@@ -30,7 +30,7 @@ save_on_interrupt() {
   trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet
         trap "kill -TERM $! || true" INT TERM
         kill -USR1 "$!" || true
-        (trap "" PIPE; echo "saving; once more to quit without saving" >&2) || true   # a terminal or tee may be gone
+        (echo "saving; once more to quit without saving" >&2) || true   # in a subshell, since a terminal or tee may be gone
         ' INT TERM HUP
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script

@@ -268,13 +268,14 @@ TEST_F(LaunchScripts, AHangUpSavesThoughTheTerminalIsGone) {
 // Ctrl-C ends tee first.
 TEST_F(LaunchScripts, ItsSaveOutlivesTheReaderOfItsOutput) {
   stand_in("mpirun", "trap 'echo saved >> \"$CALLS\"; exit 75' USR1\necho runs\nuntil ((SECONDS > 30)); do sleep 0.02; done\n");
-  const std::string piped = "\"$0\" x.cfg 2>&1 | head -n 1; exit \"${PIPESTATUS[0]}\"";
+  const std::string piped = "trap : INT; \"$0\" x.cfg 2>&1 | head -n 1; exit \"${PIPESTATUS[0]}\"";
   Child child({"/bin/bash", "-c", piped, script("mpirun-cpu.sh")}, with({{"RANKS", "1"}}));
   ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // head has ended
   ASSERT_EQ(::kill(-child.pid(), SIGINT), 0);
   const Finished seen = child.wait(20);
-  EXPECT_EQ(calls(), std::vector<std::string>{"saved"}) << seen.output;
+  EXPECT_EQ(seen.status, 75) << "the script waits for it\n" << seen.output;
+  EXPECT_EQ(calls(), std::vector<std::string>{"saved"});
 }
 
 TEST_F(LaunchScripts, ASecondInterruptEndsTheRunAtOnce) {
