@@ -196,22 +196,28 @@ def write_broken_scripts(tree, source, mutations):
     return first + "\n" + "".join(SCRIPT_SWITCH.format(m.number) for m in mutations) + rest
 
 
+def by_file(mutations):
+    """{file: its breakages}"""
+    files = {}
+    for mutation in mutations:
+        files.setdefault(mutation.file, []).append(mutation)
+    return files
+
+
 def write_tree(tree, mutations):
     """A copy of the working tree with the switches. Only what has changed is written, so that little is built again."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                            text=True).stdout.split("\n")
     names = [name for name in names if name and (ROOT / name).is_file()]
-    by_file = {}
-    for mutation in mutations:
-        by_file.setdefault(mutation.file, []).append(mutation)
-    if unknown := by_file.keys() - set(names):
-        raise ListError(f"{by_file[min(unknown)][0]}: there is no file {min(unknown)}")
+    broken = by_file(mutations)
+    if unknown := broken.keys() - set(names):
+        raise ListError(f"{broken[min(unknown)][0]}: there is no file {min(unknown)}")
     for name in names:
         content = (ROOT / name).read_bytes()
-        if name in by_file and by_file[name][0].is_script():
-            content = write_broken_scripts(tree, content.decode(), by_file[name]).encode()
-        elif name in by_file:
-            content = (DECLARATION + with_switches(content.decode(), by_file[name])).encode()
+        if name in broken and broken[name][0].is_script():
+            content = write_broken_scripts(tree, content.decode(), broken[name]).encode()
+        elif name in broken:
+            content = (DECLARATION + with_switches(content.decode(), broken[name])).encode()
         if name == SWITCH_FILE:
             content += SWITCH.encode()
         path = tree / name
@@ -385,7 +391,7 @@ def main():
     tests = sorted({text for m in picked for text in m.tests})
     targets = {Command.parse(text).executable for text in tests}
     if options.check:
-        files = {m.file: [other for other in picked if other.file == m.file] for m in picked}
+        files = by_file(picked)
         for file, those in files.items():
             source = (ROOT / file).read_text()
             if those[0].is_script():

@@ -9,9 +9,8 @@
 namespace mica::train {
 
 /// While it exists, SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 from a batch system or a user mean "save and stop", and so does SIGHUP from a
-/// terminal that is gone, unless it is ignored (nohup). One object at a time. It lives
-/// from before MPI starts until after MPI has ended, and signals stay blocked after it, so that none kills a run while it starts or ends. A
-/// second signal kills as usual.
+/// terminal that is gone, unless it is ignored (nohup). One object at a time. It lives from before MPI starts until after MPI has ended,
+/// and signals stay blocked after it, so that none kills a run while it starts or ends. A second signal kills as usual.
 /// Signals within kOneRequest of the first count as the same request, since launchers signal a process and then its process group.
 ///
 /// A thread of its own takes the signals. They are blocked on the thread that makes the object, and on all that it starts from then on:

@@ -21,6 +21,7 @@
 #include "mica/device/block_memory.hpp"
 
 #include "gate.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace mica {
 namespace {
@@ -253,12 +254,8 @@ TEST_P(PoolTest, ExhaustionNamesRoleBytesAndUse) {
 }
 
 TEST_P(PoolTest, RefusesWhatNoMachineHas) {
-  try {
-    const Buffer refused = pool->allocate(std::int64_t{1} << 60, kActivation, *a);
-    FAIL() << "allocated what no machine has";
-  } catch (const IoError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("bytes of address space: Cannot allocate memory"));
-  }
+  EXPECT_THAT(test::error_of<IoError>([&] { (void)pool->allocate(std::int64_t{1} << 60, kActivation, *a); }),
+              HasSubstr("bytes of address space: Cannot allocate memory"));
   EXPECT_EQ(pool->allocate(kMiB, kActivation, *a).bytes(), kMiB);
 }
 
