@@ -69,7 +69,7 @@ int run_program(int argc, char** argv, const About& about, const Body& body) {
     if (!text.empty() && is_first_process()) std::fputs(text.c_str(), stdout);
     const int code = text.empty() ? static_cast<int>(body(arguments)) : 0;
     const auto is = [code](ExitCode each) { return code == static_cast<int>(each); };
-    if (is(ExitCode::user_mistake) || is(ExitCode::runtime_failure)) return code;  // it has told why
+    if (is(ExitCode::user_mistake) || is(ExitCode::runtime_failure)) return code;  // the body has printed its error
     std::cout.flush();
     require<IoError>(std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
                      "cannot write to standard output (disk full, or its reader is gone)");

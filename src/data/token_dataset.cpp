@@ -20,8 +20,8 @@ constexpr std::int64_t kSamplesInFingerprint = 256;  // of a file; manifests hol
 std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> paths;
-  const auto is_end = [](const char* /*folder*/, int error_number) { return error_number == EACCES ? 1 : 0; };
-  const int rc = ::glob(pattern.c_str(), GLOB_NOSORT, is_end, &found);
+  const auto stops_at = [](const char* /*folder*/, int error_number) { return error_number == EACCES ? 1 : 0; };
+  const int rc = ::glob(pattern.c_str(), GLOB_NOSORT, stops_at, &found);
   if (rc == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   std::sort(paths.begin(), paths.end());  // by bytes: glob's own order depends on the locale

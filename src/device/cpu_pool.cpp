@@ -97,7 +97,7 @@ class CpuPool final : public Pool {
       return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages(plenty, 64))).get();
     }
     const std::int64_t least = bytes + kSlackBytes;
-    bool is_scarce = false;  // ulimit -v: half of what can be had is left to threads and files
+    bool is_scarce = false;  // under ulimit -v, half of what is available is left for threads and files
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve = std::max(reserve / 2, least)) {
       try {
         std::unique_ptr<detail::Pages> pages = detail::make_cpu_pages(reserve);

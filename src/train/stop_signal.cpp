@@ -21,7 +21,7 @@ std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
-/// SIGHUP under nohup. Others that are ignored are taken: a shell ignores SIGINT for what it starts in the background.
+/// SIGHUP under nohup. Other signals are handled even if they were ignored: a shell ignores SIGINT for what it starts in the background.
 bool is_left_ignored(int signal) {
   struct sigaction now {};
   return signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;

@@ -9,7 +9,7 @@
 
 namespace mica {
 
-/// What users are told of an error: its text; of those of the standard library that come from a limit, which limit.
+/// The error's text for a user. For std::bad_alloc and a thread that cannot be started: which limits to look at.
 [[nodiscard]] std::string message_for_user(const std::exception& error);
 
 // How a rank's error travels to the others: as a text that carries the error's type and exit status.

@@ -12,7 +12,7 @@ namespace mica {
 /// Of the running kernel: changes with each boot, the same in all containers. Empty if /proc does not have it.
 [[nodiscard]] std::string boot_id();
 
-/// The bytes that a file may have here (ulimit -f); a write past them fails, or ends the process (SIGXFSZ).
+/// The largest file that this process may write, in bytes (ulimit -f). A write past it fails, or ends the process (SIGXFSZ).
 [[nodiscard]] std::int64_t max_file_bytes();
 
 }  // namespace mica

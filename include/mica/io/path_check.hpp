@@ -5,10 +5,10 @@
 
 namespace mica::io {
 
-/// What hinders reading a file there, for the text of an error: "no such file", "is a folder", or the system's words, such as "Permission
-/// denied". Empty: a file is there.
+/// Why there is no file to read at this path, for the text of an error: "no such file", "is a folder", or the system's words, such as
+/// "Permission denied". Empty: a file is there.
 [[nodiscard]] std::string why_no_file(const std::string& path);
-/// The same of a folder.
+/// The same for a folder.
 [[nodiscard]] std::string why_no_folder(const std::string& path);
 
 }  // namespace mica::io

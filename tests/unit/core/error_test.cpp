@@ -54,7 +54,7 @@ TEST(ErrorDeathTest, ABrokenInvariantNamesItselfAndThePlaceAndAborts) {
               "mica: error: internal: two and two make four does not hold at .*error_test.cpp:[0-9]+");
 }
 
-TEST(Error, AMissOfTheStandardLibraryIsToldWithItsLimit) {
+TEST(Error, StandardExceptionsNameTheLimitsToLookAt) {
   EXPECT_EQ(message_for_user(ConfigError("seen 3")), "seen 3");
   EXPECT_EQ(message_for_user(std::runtime_error("other")), "other");
   EXPECT_NE(message_for_user(std::bad_alloc()).find("ulimit -v"), std::string::npos);

@@ -255,7 +255,7 @@ TEST_F(Report, ATraceTellsWhatWasHidden) {
   EXPECT_EQ(line["costly"][0], json({{"name", "all_gather h.0"}, {"num", 1}, {"kib", 2048}, {"ms", 0.4}, {"exposed_ms", 0.1}}));
 }
 
-// As from 70 % of steps at 9,000 tokens/s, 20 % at 10,000 and 10 % at 4,000: of a long run, too.
+// 70 % of the steps at 9,000 tokens/s, 20 % at 10,000 and 10 % at 4,000, in a run so long that its curves are thinned.
 TEST_F(Report, TheMedianSpeedIsThatOfAllSteps) {
   std::string rows;
   for (int step = 1; step <= 5000; ++step) {
