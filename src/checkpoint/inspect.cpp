@@ -8,6 +8,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/comm/hang_folder.hpp"
 #include "mica/data/token_file.hpp"
+#include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 #include "mica/io/raw_file.hpp"
 
