@@ -61,8 +61,8 @@ MICA_INLINE void columns(const Type* w, std::int64_t ldw, const float* x, std::i
   F32 acc[kRows][kCols] = {};
   std::int64_t i = 0;
   for (; i + W::kStep <= k; i += W::kStep) {
-    // The rows that come next: a processor's own prefetching is good at one row only. Past the last row nothing happens.
-    if constexpr (kCols > 1) (__builtin_prefetch(w + static_cast<std::int64_t>(kCol + kCols) * ldw + i, 0, 2), ...);
+    // The weights that come next: a processor's own prefetching is good at one stream only. Past the last row nothing happens.
+    if constexpr (kCols > 1 || kRows > 1) (__builtin_prefetch(w + static_cast<std::int64_t>(kCol + kCols) * ldw + i, 0, 2), ...);
     const W ws[kCols] = {W(w + static_cast<std::int64_t>(kCol) * ldw + i)...};
     add_step<kRows, kCols>(ws, x + i, ldx, acc);
   }
