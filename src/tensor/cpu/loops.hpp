@@ -111,19 +111,8 @@ struct Loops {
   /// Sum of x[i] * y[i], i < n, in f32; the dtypes may differ.
   float (*dot)(DType x_dtype, const void* x, DType y_dtype, const void* y, std::int64_t n);
 
-  // --- softmax rows of f32 scores -----------------------------------------------------------------------------------
-  /// -infinity for n = 0.
-  float (*row_max)(const float* x, std::int64_t n);
-  /// max and sum of exp(x - max).
-  RowSoftmax (*row_softmax)(const float* x, std::int64_t n);
-  /// y[i] = exp(factor * x[i] - shift); y may be x, also with a 2-byte dtype. Returns the f32 sum of the
-  /// unrounded exponentials. shift is in units of factor * x: for a running max m of x it is factor * m.
-  float (*exp_row)(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype);
-  /// Attention backward: p[i] = exp(factor * s[i] - lse); ds[i] = factor * p[i] * (dp[i] - delta).
-  /// p and ds of out_dtype; p may be s and ds may be dp.
-  void (*softmax_backward_row)(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta, void* p, void* ds,
-                               DType out_dtype);
-  /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target].
+  // --- cross-entropy of f32 logits -----------------------------------------------------------------------------------
+  /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target]. softmax: takes max and sum; null: not wanted.
   float (*cross_entropy_row)(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax);
   /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also with a 2-byte dtype).
   void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax, float factor,

@@ -23,77 +23,21 @@ ExactRow exact_softmax(const Array& x, std::int64_t n) {
   return r;
 }
 
-TEST(SoftmaxLoops, RowMaxAndSum) {
+TEST(CrossEntropyLoop, MaxAndSum) {
   for (const cpu::Loops* loops : all_loops()) {
     for (const std::int64_t n : kRowLengths) {
       SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
       const Array x = normal_array(DType::f32, n, 1, 5);
       const ExactRow exact = exact_softmax(x, n);
-      EXPECT_EQ(static_cast<double>(loops->row_max(x.floats(), n)), exact.max);
-      const cpu::RowSoftmax row = loops->row_softmax(x.floats(), n);
+      cpu::RowSoftmax row;
+      (void)loops->cross_entropy_row(x.floats(), n, 0, &row);
       EXPECT_EQ(static_cast<double>(row.max), exact.max);
       EXPECT_NEAR(static_cast<double>(row.sum) / exact.sum, 1, 1e-6);
       for (std::int64_t i = 0; i < std::min<std::int64_t>(n, 40); ++i) {  // the maximum in every lane
         Array peak = x;
         peak.set(i, 100);
-        ASSERT_EQ(loops->row_max(peak.floats(), n), 100.0F);
-      }
-    }
-    EXPECT_EQ(loops->row_max(nullptr, 0), -INFINITY);
-  }
-}
-
-TEST(SoftmaxLoops, ExpRow) {
-  for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (const std::int64_t n : kRowLengths) {
-        SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
-        const Array x = normal_array(DType::f32, n, 1, 5);
-        const float factor = 0.125F, shift = factor * loops->row_max(x.floats(), n);
-        Array y(dtype, n + 1);
-        const float sum = loops->exp_row(x.floats(), n, factor, shift, y.data(), dtype);
-        double exact_sum = 0;
-        for (std::int64_t i = 0; i < n; ++i) {
-          const double exact = std::exp(0.125 * x[i] - static_cast<double>(shift));
-          exact_sum += exact;
-          // The argument, at most 6, is rounded before the exponential.
-          ASSERT_LT(ulps(y[i], exact, dtype), dtype == DType::f32 ? 6 : 0.51);
-        }
-        EXPECT_NEAR(static_cast<double>(sum) / exact_sum, 1, 1e-6);
-        EXPECT_TRUE(std::isnan(y[n])) << "wrote behind the row";
-        Array in_place = x;  // bf16 in the first half of the f32 row's own memory
-        EXPECT_EQ(loops->exp_row(in_place.floats(), n, factor, shift, in_place.data(), dtype), sum);
-        EXPECT_EQ(std::memcmp(in_place.data(), y.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
-      }
-    }
-    Array masked(DType::f32, {-INFINITY, 2, -INFINITY});
-    EXPECT_EQ(loops->exp_row(masked.floats(), 3, 1, 2, masked.data(), DType::f32), 1.0F);
-    EXPECT_EQ(masked, Array(DType::f32, {0, 1, 0}));
-  }
-}
-
-TEST(SoftmaxLoops, BackwardRow) {
-  for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (const std::int64_t n : kRowLengths) {
-        SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
-        const Array s = normal_array(DType::f32, n, 1, 5), dp = normal_array(DType::f32, n, 2);
-        const ExactRow row = exact_softmax(s, n);
-        const double factor = 0.5, delta = 0.3, lse = 0.5 * row.max + 2;
-        Array p(dtype, n), ds(dtype, n);
-        loops->softmax_backward_row(s.floats(), dp.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p.data(), ds.data(), dtype);
-        for (std::int64_t i = 0; i < n; ++i) {
-          const double exact = std::exp(factor * s[i] - lse);
-          const double eps = dtype == DType::f32 ? 30 * 0x1p-24 : 1.02 * 0x1p-8;
-          const double least = testing::subnormal_rounding(dtype);
-          ASSERT_NEAR(p[i], exact, eps * exact + least);
-          ASSERT_NEAR(ds[i], factor * exact * (dp[i] - delta), eps * exact * (std::abs(dp[i]) + 0.3) + least);
-        }
-        Array p_place = s, ds_place = dp;
-        loops->softmax_backward_row(p_place.floats(), ds_place.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p_place.data(),
-                                    ds_place.data(), dtype);
-        EXPECT_EQ(std::memcmp(p_place.data(), p.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
-        EXPECT_EQ(std::memcmp(ds_place.data(), ds.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
+        (void)loops->cross_entropy_row(peak.floats(), n, 0, &row);
+        ASSERT_EQ(row.max, 100.0F);
       }
     }
   }

@@ -25,30 +25,6 @@ RowSoftmax row_softmax(const float* x, std::int64_t n) {
   return {max, row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
 }
 
-float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype) {
-  return with_type(y_dtype, [=](auto type) {
-    auto* to = typed(y, type);
-    return row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-      const F32 e = exp(fma(load(x + i, lanes), splat(factor), splat(-shift)));
-      store(to + i, e, lanes);
-      return e;
-    });
-  });
-}
-
-void softmax_backward_row(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta, void* p, void* ds,
-                          DType out_dtype) {
-  with_type(out_dtype, [=](auto type) {
-    auto *p_to = typed(p, type), *ds_to = typed(ds, type);
-    for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-      const F32 probability = exp(fma(load(s + i, lanes), splat(factor), splat(-lse)));
-      const F32 d = (load(dp + i, lanes) - delta) * (probability * factor);
-      store(p_to + i, probability, lanes);
-      store(ds_to + i, d, lanes);
-    });
-  });
-}
-
 float cross_entropy_row(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax) {
   const RowSoftmax row = row_softmax(logits, n);
   if (softmax) *softmax = row;
@@ -76,10 +52,6 @@ void exp_of(const float* x, float* y, std::int64_t n) {
 }  // namespace
 
 void install_softmax(Loops& table) {
-  table.row_max = row_max;
-  table.row_softmax = row_softmax;
-  table.exp_row = exp_row;
-  table.softmax_backward_row = softmax_backward_row;
   table.cross_entropy_row = cross_entropy_row;
   table.cross_entropy_backward_row = cross_entropy_backward_row;
   table.exp = exp_of;
