@@ -126,13 +126,13 @@ class GroupComm final : public HostComm {
 
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
     std::int64_t bytes = std::ssize(mine);
-    group_.broadcast(stream_, label(), {&bytes, Shape{1}, DType::i64}, root);
-    stream_.synchronize();
+    const auto broadcast = [&](TensorView view) {
+      on_host(group_, stream_, [&](ProcessGroup& group, Stream& stream) { group.broadcast(stream, label(), view, root); });
+    };
+    broadcast({&bytes, Shape{1}, DType::i64});
     std::string text = mine;
     text.resize(static_cast<std::size_t>(bytes));
-    if (bytes == 0) return text;
-    group_.broadcast(stream_, label(), {text.data(), Shape{bytes}, DType::u8}, root);
-    stream_.synchronize();
+    if (bytes > 0) broadcast({text.data(), Shape{bytes}, DType::u8});
     return text;
   }
 

@@ -43,6 +43,8 @@ std::vector<HookedAllGather::Part> HookedAllGather::make_parts(ConstTensorView m
                                                          .shard = shard.reshaped(with_num_rows(layout_.parameters()[i].shape, cut.chunk)),
                                                          .num_rows = layout_.num_indices(i, shard_rank),
                                                          .target = dtype});
+      require(!inputs.tensors.empty(), "unit {}: the all-gather hook of parameter {} gives no tensor to send, expected one or more",
+              unit_name_, layout_.parameters()[i].name);
       metadata_[i] = std::move(inputs.metadata);
       for (Tensor& tensor : inputs.tensors) parts.push_back({i, std::move(tensor)});
     } else {
@@ -122,7 +124,7 @@ void HookedAllGather::write_plain(const Part& part, ConstTensorView gathered, st
   const PerParameterLayout::Cut& cut = layout_.cut(part.parameter);
   const std::int64_t element = dtype_bytes(unsharded.dtype);
   const std::int64_t outer = extent(layout_.parameters()[part.parameter].shape, 0, cut.dim);
-  const std::int64_t block = cut.numel / outer * element;
+  const std::int64_t block = cut.numel / std::max<std::int64_t>(outer, 1) * element;
   std::vector<BlockCopy> blocks;
   for (int r = 0; r < layout_.shard_size(); ++r) {
     blocks.push_back({.src = r * bytes_per_rank + part.offset,

@@ -68,10 +68,12 @@ StateDict save_rows(const StateArrays& arrays, const KeptRows& kept, bool on_hos
 }
 
 void store(const StateArrays& arrays, const StateArray& array, std::int64_t begin, ConstTensorView src) {
-  const std::optional<Piece> piece = array.piece();
-  if (!piece || src.numel() == 0) return;
+  if (src.numel() == 0) return;
   DeviceMesh& device_mesh = arrays.device_mesh_of(array);
+  // Also on a rank that holds nothing of the array: ranks wait for released masters equally often.
   const TensorView to = array.unit && !array.data ? array.unit->storage()->write_master(device_mesh.compute()) : array.data;
+  const std::optional<Piece> piece = array.piece();
+  if (!piece) return;
   scatter_range(device_mesh, *piece, begin, src, to.slice(piece->offset, piece->numel()));
 }
 

@@ -83,9 +83,6 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
   require<ConfigError>(cuts_rows_only(*layout_), "unit {}: resharding over {} ranks after forward needs every parameter sharded on dim 0",
                        name_, num_neighbours);
-  require<ConfigError>(layout_->unsharded_numel() % num_neighbours == 0,
-                       "unit {}: its {} gathered elements do not divide over the {} ranks of fsdp.reshard_after_forward", name_,
-                       layout_->unsharded_numel(), num_neighbours);
   num_neighbours_ = device_mesh.neighbour_group(num_neighbours).num_ranks();
 }
 
