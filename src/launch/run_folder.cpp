@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that every rank sees and can write the run folder, and that its disk has room.
+// Checks that every rank sees and can write the run folder.
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
-#include <dirent.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/open_folder.hpp"
 #include "mica/launch/checks.hpp"
 
 namespace mica::launch {
@@ -19,14 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{3};
-
-/// Opening a folder makes an NFS client refresh its contents from the server. @returns 0 or errno
-int open_folder(const std::string& folder) {
-  DIR* opened = ::opendir(folder.c_str());
-  if (opened == nullptr) return errno;
-  ::closedir(opened);
-  return 0;
-}
 
 std::string what_is_there(const std::string& folder, int error) {
   std::error_code none;
@@ -66,16 +57,6 @@ Check shared_folder(std::string folder, std::function<bool()> sees_it) {
   return {.name = "run folder",
           .look = [folder = std::move(folder), sees_it = std::move(sees_it)] { return wrong_with(folder, sees_it); },
           .judge = judge};
-}
-
-void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what) {
-  struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0) return;
-  const auto free_bytes = static_cast<std::int64_t>(disk.f_bavail) * static_cast<std::int64_t>(disk.f_frsize);
-  require<ConfigError>(free_bytes >= needed_bytes,
-                       "the disk of run folder {} has {} bytes free, but {} takes {}: free space there, or choose another folder with "
-                       "--run.dir=FOLDER",
-                       folder, free_bytes, what, needed_bytes);
 }
 
 }  // namespace mica::launch

@@ -11,6 +11,7 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/raw_file.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/metrics.hpp"
 
@@ -104,6 +105,14 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
   return start;
 }
 
+void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what) {
+  const std::optional<std::int64_t> free_bytes = io::free_bytes(folder);
+  require<ConfigError>(!free_bytes || *free_bytes >= needed_bytes,
+                       "the disk of run folder {} has {} bytes free, but {} takes {}: free space there, or choose another folder with "
+                       "--run.dir=FOLDER",
+                       folder, free_bytes.value_or(0), what, needed_bytes);
+}
+
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
   owner_ = app.comm.from_first_rank([&] {
     std::error_code error, ignored;
@@ -117,7 +126,7 @@ RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : pat
                            "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", folder,
                            errno_text(access_error));
     }
-    launch::check_disk_space(path_, kLeastDiskBytes, "a run");
+    check_disk_space(path_, kLeastDiskBytes, "a run");
     lock_ = RunLock::acquire(path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");
     return RunLock::owner_in(path_);

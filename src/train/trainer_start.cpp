@@ -137,8 +137,7 @@ void Trainer::check_disk() const {
   const std::int64_t bytes = app_.world.all_sum(mine);
   app_.comm.from_first_rank([&] {
     const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());  // perhaps a link to another disk
-    launch::check_disk_space(io::why_no_folder(checkpoints).empty() ? checkpoints : config_.run_folder(), bytes,
-                             "a checkpoint of this run");
+    check_disk_space(io::why_no_folder(checkpoints).empty() ? checkpoints : config_.run_folder(), bytes, "a checkpoint of this run");
     return std::string();
   });
 }

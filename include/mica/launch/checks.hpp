@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -36,9 +35,5 @@ namespace mica::launch {
 /// Every rank sees rank 0's folder and may write to it. Error.
 /// @param sees_it  whether this rank sees rank 0's files there; retried for 3 s, because network file systems may show files late
 [[nodiscard]] Check shared_folder(std::string folder, std::function<bool()> sees_it);
-
-/// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder` has fewer than
-/// `needed_bytes` free. A file system that does not report its size passes.
-void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what);
 
 }  // namespace mica::launch

@@ -33,6 +33,10 @@ struct StartPoint {
 /// @collective
 [[nodiscard]] StartPoint find_start(const HostComm& comm, const Config& config);
 
+/// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder` has fewer than
+/// `needed_bytes` free (io::free_bytes()). One that does not report its size passes.
+void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what);
+
 /// A run's folder while this job owns it. Rank 0 makes it, locks it and writes log.txt.
 class RunFolder {
  public:

@@ -2,12 +2,12 @@
 // What the checks of a start make of what ranks say: where they speak, and where a healthy job must not be disturbed.
 #include "mica/launch/checks.hpp"
 
-#include <filesystem>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "mica/core/error.hpp"
 
 #include "support/temporary_folder.hpp"
 
@@ -120,16 +120,6 @@ TEST(SharedFolder, SaysWhatARankSees) {
   EXPECT_THAT(found(check, {"", "", "gone", ""}, Finding::Kind::error),
               StartsWith("run folder /r is not one folder for all ranks: on rank 2 (node1): gone; choose a folder"));
   EXPECT_THAT(found(check, {"", "", "gone", "gone"}, Finding::Kind::error), HasSubstr("on rank 2 (node1) and 1 more: gone;"));
-}
-
-TEST(DiskSpace, WhatDoesNotFitIsRefused) {
-  const test::TemporaryFolder folder;
-  const auto free_bytes = static_cast<std::int64_t>(std::filesystem::space(folder.path()).available);
-  EXPECT_NO_THROW(check_disk_space(folder.path(), 4096, "a checkpoint"));
-  EXPECT_THAT(test::error_of<ConfigError>([&] { check_disk_space(folder.path(), 4 * free_bytes, "a checkpoint"); }),
-              AllOf(StartsWith("the disk of run folder " + folder.path() + " has "),
-                    HasSubstr("a checkpoint takes " + std::to_string(4 * free_bytes)), HasSubstr("--run.dir")));
-  EXPECT_NO_THROW(check_disk_space("/proc", 4096, "a checkpoint")) << "a file system that does not tell its size";
 }
 
 }  // namespace
