@@ -110,17 +110,24 @@ void AsyncSaver::write() {
 }
 
 SaveReport AsyncSaver::save_in_attempts() {
-  const std::size_t num_attempts = retries_.after.size() + 1;
   for (std::size_t attempt = 1;; ++attempt) {
     try {
       return run_save_job(*job_, *background_, options_);
     } catch (const IoError& error) {
-      if (num_attempts == 1 || !background_->is_shared(error)) throw;  // the other ranks may not know of this rank's own error
-      IoError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
-      told.set_num_sharers(error.num_sharers());
-      if (attempt == num_attempts || !try_again_after(retries_.after[attempt - 1], told.what())) throw told;
+      pause_or_rethrow(error, attempt);
+    } catch (const ConfigError& error) {  // a folder that is read-only or forbidden, perhaps for a while
+      pause_or_rethrow(error, attempt);
     }
   }
+}
+
+template <class SaveError>
+void AsyncSaver::pause_or_rethrow(const SaveError& error, std::size_t attempt) {
+  const std::size_t num_attempts = retries_.after.size() + 1;
+  if (num_attempts == 1 || !background_->is_shared(error)) throw;  // the other ranks may not know of this rank's own error
+  SaveError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
+  told.set_num_sharers(error.num_sharers());
+  if (attempt == num_attempts || !try_again_after(retries_.after[attempt - 1], told.what())) throw told;
 }
 
 bool AsyncSaver::try_again_after(std::chrono::milliseconds pause, const std::string& failure) {

@@ -103,6 +103,15 @@ ExitCode Trainer::run(const RunFolder& folder) {
   }
 }
 
+void Trainer::tell_trace(const std::function<std::optional<std::string>()>& write) {
+  try {
+    if (const auto said = write()) progress_->say(*said);
+  } catch (const IoError& error) {
+    const std::string text = fmt::format("{}; training goes on without this trace", error.what());
+    is_main() ? progress_->warn(text) : logger_.warn("{}", text);
+  }
+}
+
 ExitCode Trainer::train() {
   estimate_save();
   if (stops_while_starting()) return ExitCode::requeue;
@@ -119,7 +128,7 @@ ExitCode Trainer::train() {
     trace.begin_step(step);
     pending_.push_back({run_step(step, lr), {.step = step, .lr = lr}});
     tell_slow_paths();
-    if (const auto written = trace.end_step(step)) progress_->say(*written);
+    tell_trace([&] { return trace.end_step(step); });
     if (pending_.back().figures.is_rejected && handle_bad_step(step)) {
       pace = RequestPace(last_done_, Clock::now());
       asked_at_ = Clock::now();  // the load and the save were no steps
@@ -161,7 +170,7 @@ ExitCode Trainer::train() {
       if (is_last && evaluates && evaluated_step_ != step) (void)evaluate_now(step, GivesUp::never);
     }
     if (stops || is_last) {
-      if (const auto said = trace.end_run(step)) progress_->say(*said);
+      tell_trace([&] { return trace.end_run(step); });
     }
     if (stops && !is_last) {
       progress_->say(fmt::format("stopped after step {} of {}; start the same command again to resume", step, config_.train.steps));

@@ -128,13 +128,22 @@ void Trainer::look_at_background_save() {
 void Trainer::finish_background_save() {
   if (!saver_) return;
   const Watchdog::Patience patience(app_.watchdog);
+  constexpr std::chrono::minutes kBetweenWords{1};
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point next_words = begin + kBetweenWords;
   try {
     app_.comm.agree([&] {
-      while (!saver_->wait_for(std::chrono::milliseconds(100))) look_at_background_save();  // reports failed attempts
+      while (!saver_->wait_for(std::chrono::milliseconds(100))) {
+        look_at_background_save();  // reports failed attempts
+        if (Clock::now() < next_words) continue;
+        next_words += kBetweenWords;
+        progress_->warn(fmt::format("has waited for {:.0f} s until the background save of step {} is written; the file system may not answer",
+                                    std::chrono::duration<double>(Clock::now() - begin).count(), last_saved_));
+      }
       look_at_background_save();
       saver_->wait();
     });
-  } catch (const IoError& error) {
+  } catch (const Error& error) {
     if (!app_.comm.is_shared(error) || app_.world.all_max(is_stopping() ? 1 : 0) == 0) throw;
     progress_->warn(fmt::format("{}; the next save replaces it", error.what()));
     last_saved_ = -1;

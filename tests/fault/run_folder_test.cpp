@@ -377,6 +377,15 @@ TEST_F(RunFolder, TracesThePartOfTheRangeThatALaunchDoes) {
   EXPECT_FALSE(fs::exists(trace));
 }
 
+TEST_F(RunFolder, ATraceThatCannotBeWrittenEndsNoRun) {
+  ASSERT_EQ(train(2, {"--train.steps=2"}).status, 0);
+  fs::create_directory(run_folder() + "/trace-rank1.json.tmp");
+  const Finished traced = train(2, {"--train.steps=4", "--log.trace=3-3"});
+  EXPECT_EQ(traced.status, 0) << traced.output;
+  EXPECT_THAT(traced.output, AllOf(HasSubstr("trace-rank1.json"), HasSubstr("training goes on without this trace")));
+  EXPECT_TRUE(fs::exists(run_folder() + "/trace-rank0.json"));
+}
+
 // A step's communication is its own: not that of the evaluation and the save before it.
 TEST_F(RunFolder, CommunicationIsCountedWithItsSteps) {
   ASSERT_EQ(train(2, {"--train.eval_interval=1", "--train.eval_batches=0", "--checkpoint.interval=1"}).status, 0);

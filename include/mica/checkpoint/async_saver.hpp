@@ -21,7 +21,7 @@ namespace mica::checkpoint {
 
 struct SaveJob;
 
-/// Retries of a save that failed with an IoError: a full disk, a file system that does not answer.
+/// Retries of a save that failed: a full disk, a folder that is read-only or forbidden for a while.
 struct Retries {
   std::vector<std::chrono::milliseconds> after;  ///< the pause before each retry; empty: no retries
   /// Polled in the pauses, on the saver's thread; if it returns true on any rank, there are no more retries. Empty: never.
@@ -32,7 +32,7 @@ struct Retries {
 /// and the checkpoint becomes visible when it is complete. [Note: saving in the background]
 /// - The copies' memory (role snapshot: as many bytes as the shards) is allocated once, by reserve(), and reused.
 /// - One save at a time: the next start() waits for the previous one.
-/// - A save that fails with an IoError is retried from the same copy, as `retries` says.
+/// - A save that fails with an IoError or a ConfigError is retried from the same copy, as `retries` says.
 /// - A failure in the background is the same on every rank and is thrown by the next start() or wait(); is_failed() reports it
 ///   earlier, but not on all ranks at the same time.
 class AsyncSaver {
@@ -67,6 +67,9 @@ class AsyncSaver {
  private:
   void write();
   [[nodiscard]] SaveReport save_in_attempts();
+  /// Called in a catch block. Returns when the save is to be tried again.
+  template <class SaveError>
+  void pause_or_rethrow(const SaveError& error, std::size_t attempt);
   /// Between two attempts. @returns whether there is another one, on all ranks alike. @collective
   [[nodiscard]] bool try_again_after(std::chrono::milliseconds pause, const std::string& failure);
   void copy(SaveJob& job, fsdp::DeviceMesh& device_mesh);

@@ -142,6 +142,8 @@ class Trainer {
   /// Applies train.on_bad_step to a step that was not accepted. @returns whether the run was rolled back. @collective @throws Error on all
   /// ranks if the run stops.
   bool handle_bad_step(std::int64_t step);
+  /// Writes a trace and says so; where there is no room for it, warns.
+  void tell_trace(const std::function<std::optional<std::string>()>& write);
   /// Goes back to the newest checkpoint. The data up to `bad_step` is not read again. @collective
   void roll_back(std::int64_t bad_step);
   /// Saves the last good step and ends the run. @collective @throws Error on all ranks.

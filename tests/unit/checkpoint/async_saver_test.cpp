@@ -164,6 +164,7 @@ TEST(AsyncSaver, AFailureInTheBackgroundIsThrownOnEveryRankAndLeavesNothing) {
 }
 
 /// A save that fails on rank 1 at its first attempts.
+template <class SaveError = IoError>
 struct FailingSave {
   explicit FailingSave(std::unique_ptr<ProcessGroup> world, Retries retries)
       : trained(std::move(world), test::small_units(), {}, std::move(retries)) {
@@ -174,7 +175,7 @@ struct FailingSave {
     SaveOptions options;
     if (trained.model.comm().rank() == 1) {
       options.at_point = [this, num_failures](std::string_view point) {
-        if (point == "metadata written" && num_attempts++ < num_failures) throw IoError("the disk is away");
+        if (point == "metadata written" && num_attempts++ < num_failures) throw SaveError("the disk is away");
       };
     }
     trained.start(run, 1, options);
@@ -189,7 +190,7 @@ TEST(AsyncSaver, ASaveIsTriedAgainAsOftenAsToldAndEachFailureIsSaidOnce) {
     const TemporaryFolder folder;
     run_local_ranks(3, [&](auto world) {
       using namespace std::chrono_literals;
-      FailingSave save(std::move(world), {{1ms, 2ms}, {}});
+      FailingSave<> save(std::move(world), {{1ms, 2ms}, {}});
       save.start(folder.path(), num_failures);
       const bool is_saved = num_failures <= 2;
       if (is_saved) {
@@ -208,13 +209,28 @@ TEST(AsyncSaver, ASaveIsTriedAgainAsOftenAsToldAndEachFailureIsSaidOnce) {
   }
 }
 
+// A folder that is read-only or forbidden is the user's mistake where it stays so, but may be one for a while.
+TEST(AsyncSaver, AFolderThatIsReadOnlyForAWhileIsTriedAgain) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    using namespace std::chrono_literals;
+    FailingSave<ConfigError> save(std::move(world), {{1ms}, {}});
+    save.start(folder.path(), 2);
+    EXPECT_EQ(error_of<ConfigError>([&] { save.trained.saver.wait(); }), "rank 1: the disk is away (attempt 2 of 2)");
+    save.num_attempts = 0;
+    save.start(folder.path(), 1);
+    save.trained.saver.wait();
+    EXPECT_TRUE(save.trained.saver.take_finished().has_value());
+  });
+}
+
 // One rank alone is told so: all end with it.
 TEST(AsyncSaver, WhoMustStopWaitsForNoFurtherAttempt) {
   const TemporaryFolder folder;
   std::atomic<bool> stops = false;
   run_local_ranks(3, [&](auto world) {
     const bool hears = world->rank() == 2;
-    FailingSave save(std::move(world), {{std::chrono::hours(1)}, [&stops, hears] { return hears && stops; }});
+    FailingSave<> save(std::move(world), {{std::chrono::hours(1)}, [&stops, hears] { return hears && stops; }});
     save.start(folder.path(), 1);
     std::vector<std::string> failed;
     while (failed.empty()) failed = save.trained.saver.take_failed_attempts();  // it pauses, for an hour
