@@ -22,11 +22,13 @@ checksums.crc32c, for mica-inspect verify HF_FOLDER. Optimizer state is not expo
 
 A checkpoint of a model that came from a Hugging Face folder (hf-import, model.init_from) keeps that folder's tokenizer files and
 special token ids, also through training. They are written here: tokenizer.json, tokenizer_config.json ..., and bos_token_id,
-eos_token_id and pad_token_id in config.json and generation_config.json. The last line of output says what is missing.
+eos_token_id and pad_token_id in config.json and generation_config.json. The last line of output says what is missing. Without a
+tokenizer, a GPT-2 with a vocabulary of 50257 to 50304 ids gets GPT-2's, 50256; others get none.
 
   --tokenizer=HF_FOLDER
                        Takes the tokenizer files and special token ids of this folder instead. It must be the tokenizer that the
-                       model was trained with.
+                       model was trained with. Without ids in a config.json, those of its generation_config.json are taken,
+                       or else those in tokenizer.json of the tokens that tokenizer_config.json names.
   --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value outside fp16's range is
                        an error.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.

@@ -126,6 +126,11 @@ TokenIds read_hf_token_ids(const std::string& folder) {
   return token_ids;
 }
 
+TokenIds own_token_ids(const HfArchitecture& architecture, std::int64_t vocab_size) {
+  if (vocab_size < architecture.own_vocab_size || vocab_size > architecture.padded_vocab_size) return {};
+  return {{"bos_token_id", {architecture.bos_token_id}}, {"eos_token_id", {architecture.eos_token_id}}};
+}
+
 Json hf_config_json(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const TokenIds& token_ids) {
   Json json = {{"architectures", {architecture.class_name}}, {"model_type", architecture.model_type}};
   json.update(architecture.write_config(keys));

@@ -76,6 +76,8 @@ struct HfArchitecture {
   /// Whether a tensor of this name (without the prefix) is a constant that old versions saved, not a parameter.
   bool (*is_buffer)(std::string_view name);
   std::int64_t bos_token_id, eos_token_id;  ///< the defaults in transformers, for a config.json without them
+  /// A vocabulary of this size, or padded to at most the second, is taken for the one that these ids belong to; 0: none is.
+  std::int64_t own_vocab_size = 0, padded_vocab_size = 0;
 };
 
 extern const HfArchitecture kHfGpt2;
@@ -102,7 +104,10 @@ struct HfModel {
 /// The same from keys that were read before.
 [[nodiscard]] HfModel hf_model_of(const ModelKeys& keys);
 
-/// A config.json. @param token_ids  if unknown: GPT-2's own if the vocabulary is at least as large as GPT-2's, else null
+/// The ids for a model without a tokenizer: GPT-2's, if its vocabulary has the size of GPT-2's; else empty.
+[[nodiscard]] TokenIds own_token_ids(const HfArchitecture& architecture, std::int64_t vocab_size);
+
+/// A config.json. @param token_ids  of those that are missing, bos_token_id and eos_token_id are null
 [[nodiscard]] Json hf_config_json(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const TokenIds& token_ids);
 /// The generation_config.json that transformers would make from it for generate(); null if there are no token ids.
 [[nodiscard]] Json hf_generation_json(const Json& config);

@@ -98,12 +98,25 @@ HfTokenizer tokenizer_for(const HfExportOptions& hf, const std::string& checkpoi
 
 std::string tokenizer_report(const HfTokenizer& tokenizer) {
   constexpr const char* kAdvice = "to include them, give --tokenizer=HF_FOLDER";
-  if (tokenizer.source.empty()) {
+  const std::string held = describe(tokenizer);
+  if (tokenizer.source.empty() && held.empty()) {
     return fmt::format("without a tokenizer and its special token ids, which this checkpoint does not hold; {}", kAdvice);
   }
-  const std::string held = describe(tokenizer);
+  if (tokenizer.source.empty()) {
+    return fmt::format("without a tokenizer, which this checkpoint does not hold; {}; with GPT-2's {}", kAdvice, held);
+  }
   if (has_vocabulary(tokenizer)) return fmt::format("with the tokenizer of {}: {}", tokenizer.source, held);
   return fmt::format("without a tokenizer, since {} had none; {}{}{}", tokenizer.source, kAdvice, held.empty() ? "" : "; with ", held);
+}
+
+/// That config.json names no end token, where a user might expect one; else empty. @param is_chosen  by --tokenizer
+std::string warning_of_no_end(const HfTokenizer& tokenizer, const HfArchitecture& architecture, std::int64_t vocab_size, bool is_chosen) {
+  if (const auto end = tokenizer.token_ids.find("eos_token_id"); end != tokenizer.token_ids.end() && !end->second.empty()) return "";
+  constexpr const char* kEffect = "so config.json names no end token, at which transformers' generate() would stop";
+  if (is_chosen) return fmt::format("no file of {} tells its eos_token_id, {}", tokenizer.source, kEffect);
+  if (!tokenizer.source.empty() || architecture.own_vocab_size == 0 || vocab_size <= architecture.padded_vocab_size) return "";
+  return fmt::format("its vocabulary of {} ids is not GPT-2's ({}, padded to {} at most), {}", vocab_size, architecture.own_vocab_size,
+                     architecture.padded_vocab_size, kEffect);
 }
 
 /// Copies parameters from the checkpoint into files.
@@ -180,6 +193,8 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
   check_parameters(tensors, reader.manifest(), checkpoint);
   HfTokenizer tokenizer = tokenizer_for(hf, checkpoint, reader.manifest());
+  const std::int64_t vocab_size = keys.integer("vocab_size");
+  if (tokenizer.source.empty()) tokenizer.token_ids = own_token_ids(architecture, vocab_size);
   const Json config = hf_config_json(architecture, keys, hf.dtype, tokenizer.token_ids);
   const std::vector<Shard> shards = plan_shards(tensors, hf);
   ConvertReport report{.model_type = std::string(architecture.type)};
@@ -192,6 +207,8 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     report.warnings.push_back(
         fmt::format("transformers 5 refuses to load it: its width {} is not a multiple of its {} heads", width, heads));
   }
+  const std::string no_end = warning_of_no_end(tokenizer, architecture, vocab_size, !hf.tokenizer.empty());
+  if (!no_end.empty()) report.warnings.push_back(no_end);
   io::check_new(hf_folder);
   if (options.is_dry_run) return report;
 

@@ -8,7 +8,8 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::int64_t kVocabSize = 50257;  // of OpenAI's vocabulary; its last id is <|endoftext|>
+constexpr std::int64_t kVocabSize = 50257;        // of OpenAI's vocabulary; its last id is <|endoftext|>
+constexpr std::int64_t kPaddedVocabSize = 50304;  // the next multiple of 64 and 128, to which many pad it for speed
 
 std::map<std::string, std::string> read_config(const HfConfig& config) {
   const auto either = [&](const char* own, const char* general, std::int64_t otherwise) {
@@ -39,10 +40,8 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
 }
 
 Json write_config(const ModelKeys& keys) {
-  const std::int64_t vocab_size = keys.integer("vocab_size");
-  const Json end_of_text = vocab_size >= kVocabSize ? Json(kVocabSize - 1) : Json(nullptr);
   const double dropout = keys.real("dropout");
-  return {{"vocab_size", vocab_size},
+  return {{"vocab_size", keys.integer("vocab_size")},
           {"n_positions", keys.integer("context")},
           {"n_ctx", keys.integer("context")},
           {"n_embd", keys.integer("width")},
@@ -59,8 +58,8 @@ Json write_config(const ModelKeys& keys) {
           {"scale_attn_by_inverse_layer_idx", false},
           {"reorder_and_upcast_attn", false},
           {"tie_word_embeddings", keys.flag("tie_embeddings")},
-          {"bos_token_id", end_of_text},
-          {"eos_token_id", end_of_text},
+          {"bos_token_id", nullptr},
+          {"eos_token_id", nullptr},
           {"use_cache", true}};
 }
 
@@ -111,6 +110,8 @@ const HfArchitecture kHfGpt2{.type = "gpt2",
                              .optional_prefix = "transformer.",
                              .is_buffer = is_buffer,
                              .bos_token_id = kVocabSize - 1,
-                             .eos_token_id = kVocabSize - 1};
+                             .eos_token_id = kVocabSize - 1,
+                             .own_vocab_size = kVocabSize,
+                             .padded_vocab_size = kPaddedVocabSize};
 
 }  // namespace mica::checkpoint

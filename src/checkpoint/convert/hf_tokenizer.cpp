@@ -2,12 +2,20 @@
 #include "hf_tokenizer.hpp"
 
 #include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/data/tokenizer_json.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/json.hpp"
 
+#include "../token_ids.hpp"
 #include "../tokenizer_files.hpp"
 #include "hf_config.hpp"
 
@@ -24,6 +32,64 @@ std::string read_tokenizer_file(const std::string& path) {
   } catch (const IoError& error) {
     throw ConfigError(fmt::format("{}; tokenizer files are copied with the model: make it readable, or move it away", error.what()));
   }
+}
+
+std::optional<io::JsonValue> json_of(const HfTokenizer& tokenizer, const char* name) {
+  constexpr int kMostLevels = 32;
+  const auto file = tokenizer.files.find(name);
+  if (file == tokenizer.files.end()) return std::nullopt;
+  return io::JsonValue::parse<ConfigError>(file->second, fmt::format("{}/{}", tokenizer.source, name), kMostLevels);
+}
+
+/// The special tokens that the files name, by the key of their id: eos_token_id -> "</s>". Some files have objects with the text inside.
+std::map<std::string, std::string> named_tokens(const HfTokenizer& tokenizer) {
+  std::map<std::string, std::string> tokens;
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::optional<io::JsonValue> json = json_of(tokenizer, file);
+    if (!json) continue;
+    for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
+      const std::optional<io::JsonValue> token = json->find(name);
+      if (token) tokens.try_emplace(fmt::format("{}_id", name), token->has("content") ? (*token)["content"].text() : token->text());
+    }
+  }
+  return tokens;
+}
+
+/// Adds the ids that tokenizer.json gives to the named tokens.
+void add_named_tokens(const HfTokenizer& tokenizer, TokenIds& token_ids) {
+  const std::map<std::string, std::string> tokens = named_tokens(tokenizer);
+  if (tokens.empty()) return;
+  const std::optional<io::JsonValue> json = json_of(tokenizer, "tokenizer.json");
+  const std::optional<io::JsonValue> added = json ? json->find("added_tokens") : std::nullopt;
+  if (!added) return;
+  added->for_each([&](const io::JsonValue& each) {
+    const std::string text = each["content"].text();
+    const std::int64_t id = each["id"].integer(0, std::numeric_limits<std::int32_t>::max());
+    for (const auto& [key, token] : tokens) {
+      if (token == text) token_ids.try_emplace(key, std::vector{id});
+    }
+  });
+}
+
+/// Adds the ids that mica-tokenize puts around documents.
+void add_document_ends(const HfTokenizer& tokenizer, TokenIds& token_ids) {
+  const auto file = tokenizer.files.find("tokenizer.json");
+  if (file == tokenizer.files.end()) return;
+  try {
+    const std::unique_ptr<data::Tokenizer> vocabulary = data::parse_tokenizer_json(file->second, file->first);
+    if (const auto id = vocabulary->start_of_document()) token_ids.try_emplace("bos_token_id", std::vector<std::int64_t>{*id});
+    if (const auto id = vocabulary->end_of_document()) token_ids.try_emplace("eos_token_id", std::vector<std::int64_t>{*id});
+  } catch (const ConfigError&) {  // of a kind that mica-tokenize does not take
+  }
+}
+
+/// For a folder whose config.json has no ids, or that has none: one of tokenizer.save_pretrained(), or a tokenizer.json alone.
+TokenIds ids_of_files(const HfTokenizer& tokenizer) {
+  const std::optional<io::JsonValue> generation = json_of(tokenizer, "generation_config.json");
+  TokenIds token_ids = generation ? read_token_ids(*generation) : TokenIds();
+  add_named_tokens(tokenizer, token_ids);
+  add_document_ends(tokenizer, token_ids);
+  return token_ids;
 }
 
 }  // namespace
@@ -43,6 +109,7 @@ HfTokenizer read_hf_tokenizer(const std::string& folder) {
                          kMaxTokenizerBytes);
     tokenizer.files[std::string(name)] = read_tokenizer_file(path);
   }
+  if (tokenizer.token_ids.empty()) tokenizer.token_ids = ids_of_files(tokenizer);
   return tokenizer;
 }
 

@@ -83,6 +83,28 @@ TEST(HfConfig, MissingTokenIdsAreTheDefaultsOfTheirVocabulary) {
   EXPECT_EQ(ids_of({{"model_type", "llama"}, {"vocab_size", 2}}), (TokenIds{{"bos_token_id", {1}}}));
 }
 
+// An ordinary token of another vocabulary must not end its texts.
+TEST(HfConfig, OnlyAVocabularyOfGpt2sSizeHasGpt2sTokenIds) {
+  const TokenIds of_gpt2{{"bos_token_id", {50256}}, {"eos_token_id", {50256}}};
+  for (const std::int64_t vocab_size : {50257, 50304}) EXPECT_EQ(own_token_ids(kHfGpt2, vocab_size), of_gpt2) << vocab_size;
+  for (const std::int64_t vocab_size : {1, 256, 50256, 50305, 60000})
+    EXPECT_EQ(own_token_ids(kHfGpt2, vocab_size), TokenIds()) << vocab_size;
+  for (const std::int64_t vocab_size : {1, 32000, 50257, 128256}) EXPECT_EQ(own_token_ids(kHfLlama, vocab_size), TokenIds()) << vocab_size;
+
+  std::map<std::string, std::string> keys = read_hf_model(test::hf_reference("gpt2")).keys.all();
+  for (const std::string vocab_size : {"50257", "60000"}) {
+    keys["vocab_size"] = vocab_size;
+    const Json unknown = hf_config_json(kHfGpt2, {keys, ""}, DType::f32, {});
+    EXPECT_TRUE(unknown.at("bos_token_id").is_null());
+    EXPECT_TRUE(unknown.at("eos_token_id").is_null());
+    EXPECT_TRUE(hf_generation_json(unknown).is_null());
+  }
+  const Json known = hf_config_json(kHfGpt2, {keys, ""}, DType::f32, {{"eos_token_id", {59999}}});
+  EXPECT_TRUE(known.at("bos_token_id").is_null());
+  EXPECT_EQ(known.at("eos_token_id"), 59999);
+  EXPECT_EQ(hf_generation_json(known).at("eos_token_id"), 59999);
+}
+
 TEST(HfConfig, WhatIsWrittenReadsBackAsTheSameKeys) {
   for (const char* name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const HfModel model = read_hf_model(test::hf_reference(name));

@@ -281,6 +281,88 @@ TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
   EXPECT_EQ(tensors_of_folder(folder / "out"), tensors_of_folder(test::hf_reference("llama")));
 }
 
+/// Saves a GPT-2 with so many ids and no tokenizer, as a run from scratch does. @returns the run
+std::string save_gpt2(const TemporaryFolder& folder, std::int64_t vocab_size) {
+  HfFolder hf = HfFolder::reference("gpt2");
+  hf.config["vocab_size"] = vocab_size;
+  HfFolder::Tensor& embedding = hf.tensors.at("transformer.wte.weight");
+  embedding.dims[0] = vocab_size;
+  embedding.values.resize(static_cast<std::size_t>(vocab_size * embedding.dims[1]));
+  hf.write(folder / fmt::format("hf-{}", vocab_size));
+  const std::string run = folder / fmt::format("run-{}", vocab_size);
+  test::save_hf_model(folder / fmt::format("hf-{}", vocab_size), 1, run);
+  return run;
+}
+
+/// The special token ids that a folder's config.json has; expects that generation_config.json has the same.
+std::map<std::string, Json> exported_ids(const std::string& folder) {
+  const Json config = Json::parse(io::read_file(folder + "/config.json"));
+  std::map<std::string, Json> ids;
+  for (const std::string key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key) && !config[key].is_null()) ids[key] = config[key];
+  }
+  EXPECT_EQ(fs::exists(folder + "/generation_config.json"), !ids.empty());
+  if (ids.empty()) return ids;
+  const Json generation = Json::parse(io::read_file(folder + "/generation_config.json"));
+  for (const auto& [key, id] : ids) EXPECT_EQ(generation.at(key), id) << key;
+  return ids;
+}
+
+// 50256 ends a text of GPT-2's vocabulary, and is a word of a larger one.
+TEST(HfExport, WithoutATokenizerOnlyAVocabularyOfGpt2sSizeHasItsEndToken) {
+  const TemporaryFolder folder;
+  const std::map<std::int64_t, bool> cases{{50256, false}, {50257, true}, {50304, true}, {60000, false}};
+  for (const auto& [vocab_size, is_gpt2s] : cases) {
+    SCOPED_TRACE(vocab_size);
+    const std::string out = folder / fmt::format("out-{}", vocab_size);
+    const std::string said = convert({"hf-export", save_gpt2(folder, vocab_size), out});
+    std::map<std::string, Json> expected;
+    if (is_gpt2s) expected = {{"bos_token_id", 50256}, {"eos_token_id", 50256}};
+    EXPECT_EQ(exported_ids(out), expected);
+    EXPECT_THAT(said, HasSubstr(is_gpt2s ? "HF_FOLDER; with GPT-2's bos_token_id 50256; eos_token_id 50256\n"
+                                         : "without a tokenizer and its special token ids"));
+    const char* warning = "warning: its vocabulary of 60000 ids is not GPT-2's (50257, padded to 50304 at most)";
+    EXPECT_EQ(said.find(warning) != std::string::npos, vocab_size == 60000) << said;
+  }
+}
+
+// What tokenizer.save_pretrained() writes has no config.json.
+TEST(HfExport, ATokenizerWithoutAConfigTellsItsSpecialTokensItself) {
+  const TemporaryFolder folder;
+  const std::string run = save_gpt2(folder, 60000);
+  const std::string source = folder / "saved";
+  fs::create_directory(source);
+  const auto write = [&](const std::string& name, const std::string& text) { io::write_file_atomically(source + "/" + name, text); };
+  const auto ids_with = [&](const std::string& said) {
+    fs::remove_all(folder / "out");
+    EXPECT_THAT(convert({"hf-export", run, folder / "out", "--tokenizer=" + source}), HasSubstr(said));
+    return exported_ids(folder / "out");
+  };
+  using Ids = std::map<std::string, Json>;
+  write("tokenizer.json",
+        R"({"added_tokens": [{"id": 59999, "content": "<end>"}, {"id": 3, "content": "<pad>"}, {"id": 4, "content": "x"}]})");
+  EXPECT_EQ(ids_with("warning: no file of " + source + " tells its eos_token_id"), Ids());
+  write("tokenizer_config.json", R"({"bos_token": null, "eos_token": "<end>", "model_max_length": 1000000000000000019884624838656})");
+  write("special_tokens_map.json", R"({"eos_token": "x", "pad_token": {"content": "<pad>", "lstrip": false}})");
+  EXPECT_EQ(ids_with("; eos_token_id 59999; pad_token_id 3\n"), (Ids{{"eos_token_id", 59999}, {"pad_token_id", 3}}));
+  write("config.json", "{}");
+  EXPECT_EQ(ids_with("; eos_token_id 59999; pad_token_id 3\n"), (Ids{{"eos_token_id", 59999}, {"pad_token_id", 3}}));
+  write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(ids_with("; eos_token_id 7\n"), (Ids{{"eos_token_id", 7}}));
+  fs::remove(source + "/config.json");
+  write("special_tokens_map.json", "{}");
+  write("generation_config.json", R"({"eos_token_id": [7, 8]})");
+  EXPECT_EQ(ids_with("; eos_token_id 7, 8\n"), (Ids{{"eos_token_id", Json({7, 8})}}));
+  // Nothing but the vocabulary: what mica-tokenize puts around documents.
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"}) fs::remove(source + "/" + name);
+  write("tokenizer.json", io::read_file(test::reference_path("tokenizers/llama3.tokenizer.json")));
+  EXPECT_EQ(ids_with("; bos_token_id 3000; eos_token_id 3001\n"), (Ids{{"bos_token_id", 3000}, {"eos_token_id", 3001}}));
+
+  write("tokenizer_config.json", R"({"eos_token": 5})");
+  EXPECT_THAT(convert_error<ConfigError>({"hf-export", run, folder / "x", "--tokenizer=" + source}),
+              HasSubstr(source + "/tokenizer_config.json: eos_token is 5, expected a text"));
+}
+
 TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   const std::string help = convert_help({"--help"});
   EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"), HasSubstr("Exit status")));
