@@ -75,6 +75,7 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
   return dump({{"checkpoint", folder},
                {"step", m.step},
                {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
+               {"val_data", m.val_data},
                {"diverged", m.diverged},
                {"kept", std::move(kept)},
                {"line", std::move(line)},

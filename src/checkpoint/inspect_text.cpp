@@ -130,7 +130,9 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<12}{}\n", name, value); };
   line("checkpoint", folder);
   line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
-  if (m.val_loss) line("evaluated", fmt::format("validation loss {:.4f}", *m.val_loss));
+  if (m.val_loss) {
+    line("evaluated", fmt::format("validation loss {:.4f}{}{}", *m.val_loss, m.val_data.empty() ? "" : " of ", m.val_data));
+  }
   if (m.diverged) line("diverged", "a parameter, or the loss or gradient norm of this step or the next one, was NaN or infinite");
   if (m.global_batch > 0) {
     line("data", fmt::format("{} a step, {} seen; {}", count_text(m.global_batch, "sequence"), grouped(m.sequences),

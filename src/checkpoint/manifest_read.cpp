@@ -240,6 +240,7 @@ void parse_state_dtypes(const JsonValue& optimizer, Manifest& manifest) {
 /// These keys are missing in older files of format 5.
 void parse_retention(const JsonValue& root, Manifest& manifest) {
   if (root.has("val_loss") && !root["val_loss"].is_null()) manifest.val_loss = root["val_loss"].number();
+  if (root.has("val_data")) manifest.val_data = root["val_data"].text();
   if (root.has("diverged")) manifest.diverged = root["diverged"].boolean();
   if (!root.has("retention") || root["retention"].is_null()) return;
   const JsonValue rules = root["retention"];

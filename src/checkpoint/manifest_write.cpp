@@ -111,6 +111,7 @@ std::string manifest_text(const Manifest& m, const std::vector<std::string>& fil
         {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
       {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
+      {"val_data", m.val_data},
       {"diverged", m.diverged},
       {"retention", m.retention ? to_json(*m.retention) : Json(nullptr)},
       {"model", m.model},

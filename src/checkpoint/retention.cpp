@@ -13,11 +13,12 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Indices of the lowest losses; among equal ones the newest.
+/// Indices of the lowest losses; among equal ones the newest. Those measured on other data than the newest loss do not count.
 std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int most) {
+  const auto newest = std::find_if(ascending.rbegin(), ascending.rend(), [](const Keepable& each) { return each.val_loss.has_value(); });
   std::vector<std::size_t> found;
   for (std::size_t i = ascending.size(); i-- > 0;) {
-    if (ascending[i].val_loss) found.push_back(i);
+    if (ascending[i].val_loss && ascending[i].val_data == newest->val_data) found.push_back(i);
   }
   std::ranges::stable_sort(found, {}, [&](std::size_t i) { return *ascending[i].val_loss; });
   found.resize(std::min(found.size(), static_cast<std::size_t>(most)));
@@ -30,6 +31,7 @@ Keepable keepable_of(const CheckpointPath& checkpoint) {
   try {
     const Manifest manifest = read_manifest_header(checkpoint.path);
     found.val_loss = manifest.val_loss;
+    found.val_data = manifest.val_data;
     found.diverged = manifest.diverged;
     found.can_be_resumed = !manifest.optimizer.empty();
   } catch (const CheckpointError&) {

@@ -61,7 +61,10 @@ Manifest header_of(const SaveState& state) {
     m.parameter_steps = state.optimizer->parameter_steps();
   }
   m.scalars = state.scalars;
-  if (state.val_loss && std::isfinite(*state.val_loss)) m.val_loss = state.val_loss;
+  if (state.val_loss && std::isfinite(*state.val_loss)) {
+    m.val_loss = state.val_loss;
+    m.val_data = state.val_data;
+  }
   m.diverged = state.diverged;
   m.model = state.model;
   m.config = state.config;

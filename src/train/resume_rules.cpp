@@ -34,6 +34,12 @@ bool is_of_model(std::string_view key) { return key.starts_with("model.") && key
 std::vector<std::string> check_keys(const Config& config, const Config& saved, const std::string& place) {
   std::vector<std::string> told;
   for (const KeyChange& change : compare_configs(saved, config)) {
+    if (change.key == "train.eval_batches" && config.checkpoint.keep_best > 0) {
+      told.push_back(fmt::format(
+          "train.eval_batches: {} -> {}: checkpoint.keep_best compares losses of the same sequences only, and keeps no checkpoint "
+          "for a loss of others",
+          change.before, change.after));
+    }
     if (is_free(change.key)) continue;
     const bool no_scaling = saved.model.rope_scaling == "none" && config.model.rope_scaling == "none";
     if (no_scaling && std::ranges::find(kKeysOfRopeScaling, change.key) != kKeysOfRopeScaling.end()) continue;

@@ -165,12 +165,15 @@ std::vector<double> mean_losses(ShardedModel& model, const std::vector<const Ste
   return means;
 }
 
+std::int64_t num_evaluated(const data::Dataset& dataset, const Evaluation& evaluation) {
+  return evaluation.num_sequences == 0 ? dataset.num_samples() : std::min(evaluation.num_sequences, dataset.num_samples());
+}
+
 std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation) {
   nn::Context& context = model.context;
   fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
   const std::int64_t num_ranks = device_mesh.mesh().world_size();
-  const std::int64_t num_sequences =
-      evaluation.num_sequences == 0 ? dataset.num_samples() : std::min(evaluation.num_sequences, dataset.num_samples());
+  const std::int64_t num_sequences = num_evaluated(dataset, evaluation);
   const std::int64_t per_batch = evaluation.sequences_at_once;
   const std::int64_t num_batches = divide_up(num_sequences, per_batch);
   const std::int64_t rounds = divide_up(num_batches, num_ranks);

@@ -314,10 +314,10 @@ Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
     return agree_on_request(of_rounds, round) == Request::stop;
   };
   const Clock::time_point begin = Clock::now();
-  const std::optional<double> loss = evaluate(model_, *datasets_.val,
-                                              {.num_sequences = config_.train.eval_batches * kSequencesPerEvalBatch,
-                                               .sequences_at_once = config_.train.deterministic ? 1 : plan_.micro_batch,
-                                               .is_given_up = is_given_up});
+  const Evaluation evaluation{.num_sequences = config_.train.eval_batches * kSequencesPerEvalBatch,
+                              .sequences_at_once = config_.train.deterministic ? 1 : plan_.micro_batch,
+                              .is_given_up = is_given_up};
+  const std::optional<double> loss = evaluate(model_, *datasets_.val, evaluation);
   tell_slow_paths();
   if (loss) {
     metrics_->write_eval(step, *loss, ms_between(begin, Clock::now()));
@@ -325,6 +325,9 @@ Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
     progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, *loss));
     evaluated_step_ = step;
     val_loss_ = *loss;
+    if (val_fingerprint_.empty()) val_fingerprint_ = app_.comm.from_first_rank([&] { return datasets_.val->fingerprint(); });
+    val_data_ =
+        fmt::format("{}; {} sequences of {} tokens", val_fingerprint_, num_evaluated(*datasets_.val, evaluation), config_.train.seq_len);
   }
   asked_at_ = Clock::now();
   begin_interval();

@@ -102,6 +102,7 @@ void Trainer::roll_back(std::int64_t bad_step) {
   last_saved_ = -1;
   evaluated_step_ = manifest.val_loss ? manifest.step : -1;
   val_loss_ = manifest.val_loss.value_or(0);
+  val_data_ = manifest.val_data;
   has_diverged_ = manifest.diverged;
   if (emergency_saver_) emergency_saver_->after_update(steps_done(last_done_));
   make_runner();

@@ -61,6 +61,7 @@ checkpoint::SaveState Trainer::save_state(std::int64_t step, SaveKind kind) cons
           .seed = config_.run.seed,
           .omp_threads = device_.num_threads,
           .val_loss = step == evaluated_step_ ? std::optional(val_loss_) : std::nullopt,
+          .val_data = val_data_,
           .diverged = has_diverged_,
           .scalars = scalars(),
           .model = model_description(config_),

@@ -104,6 +104,29 @@ TEST_F(Retention, NewestEveryAndBestStayAcrossLaunchesAndSoDoesWhatWasSetAside) 
   for (const std::int64_t step : {6, 12, 18, 20}) EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/" + name_of(step))) << step;
 }
 
+// Each launch evaluates other sequences than the one before it: the first sixteen, all, those of another file.
+TEST_F(Retention, ABestOneOfOtherSequencesDoesNotStayForEver) {
+  write_tokens(folder_ / "other.bin", 1'000);
+  const auto train_to = [&](int steps, const std::string& val, const std::string& eval_batches) {
+    return train(2, {"--data.val=" + (folder_ / val), "--train.eval_interval=2", "--checkpoint.interval=2", "--checkpoint.keep=1",
+                     "--checkpoint.keep_best=1", "--train.steps=" + std::to_string(steps), "--train.eval_batches=" + eval_batches});
+  };
+  const auto val_data_of = [&](std::int64_t step) -> std::string {
+    return nlohmann::json::parse(read_text(run_folder() + "/checkpoints/" + name_of(step) + "/manifest.json")).at("val_data");
+  };
+  ASSERT_EQ(train_to(6, "val.bin", "1").status, 0);
+  EXPECT_THAT(val_data_of(6), AllOf(HasSubstr("2000 tokens in 1 file, crc32c "), HasSubstr("; 16 sequences of 32 tokens")));
+  const Finished all = train_to(12, "val.bin", "0");
+  ASSERT_EQ(all.status, 0) << all.output;
+  EXPECT_THAT(all.output, HasSubstr("train.eval_batches: 1 -> 0: checkpoint.keep_best compares losses of the same sequences only"));
+  EXPECT_THAT(val_data_of(12), AllOf(HasSubstr("2000 tokens in 1 file, crc32c "), HasSubstr("; 62 sequences of 32 tokens")));
+  for (const std::string& name : checkpoints_of(run_folder())) EXPECT_GT(name, name_of(6));
+  const Finished other = train_to(18, "other.bin", "0");
+  ASSERT_EQ(other.status, 0) << other.output;
+  EXPECT_THAT(val_data_of(18), AllOf(HasSubstr("1000 tokens in 1 file, crc32c "), HasSubstr("; 31 sequences of 32 tokens")));
+  for (const std::string& name : checkpoints_of(run_folder())) EXPECT_GT(name, name_of(12));
+}
+
 TEST_F(Retention, ADivergedRunKeepsItsLastCheckpointWithAFiniteLoss) {
   const std::vector<std::string> rules{"--checkpoint.interval=5", "--checkpoint.keep=1"};
   const auto train_to = [&](int steps, const std::string& lr) {

@@ -18,7 +18,7 @@ namespace mica::checkpoint {
 
 /// The version that is written. History: 3 is the oldest that can be read; 4 added parent, began_from, global_batch, sequences and
 /// data; 5 added tokenizer and renamed model.hidden to model.intermediate_size. Newer files of format 5 have
-/// val_loss, diverged, retention and state_dtypes.
+/// val_loss, val_data, diverged, retention and state_dtypes.
 inline constexpr std::int64_t kFormatVersion = 5;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -125,6 +125,7 @@ struct Manifest {
 
   std::map<std::string, double> scalars;  ///< other state of the run, by name: "loss_scale"
   std::optional<double> val_loss;         ///< after this step, if evaluated; never infinite or NaN
+  std::string val_data;                   ///< what val_loss was measured on: tokens and sequences; empty: not recorded
   bool diverged = false;                  ///< the training loss, the gradient norm or a parameter was NaN or infinite
   std::optional<Retention> retention;     ///< rules by which this save deleted older ones; none: not recorded
 

@@ -17,7 +17,9 @@ struct Retention {
 
   int newest;          ///< number of newest ones; 0: all
   std::int64_t every;  ///< steps that are multiples of this; 0: none
-  int best;            ///< number of those with the lowest validation losses; 0: none
+  /// Number of those with the lowest validation losses; 0: none. Only losses are compared that were measured on the same data as the
+  /// newest one.
+  int best;
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };
@@ -30,6 +32,7 @@ struct Keepable {
   bool diverged = false;           ///< Manifest::diverged
   bool can_be_resumed = true;      ///< it holds optimizer state
   bool is_unread = false;          ///< the file system did not give its manifest: it is kept
+  std::string val_data;            ///< Manifest::val_data
 };
 
 /// Why each is kept, as text: "one of the 2 newest". Without a reason it is deleted.

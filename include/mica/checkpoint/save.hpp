@@ -33,6 +33,7 @@ struct SaveState {
   std::uint64_t seed = 0;
   int omp_threads = 1;
   std::optional<double> val_loss;                ///< if evaluated after this step
+  std::string val_data;                          ///< Manifest::val_data
   bool diverged = false;                         ///< Manifest::diverged
   std::map<std::string, double> scalars;         ///< other state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;      ///< "type" -> "gpt2", "layers" -> "12", ...

@@ -97,6 +97,9 @@ struct Evaluation {
 /// train.eval_batches counts batches of this many sequences.
 inline constexpr std::int64_t kSequencesPerEvalBatch = 16;
 
+/// How many sequences of the dataset it uses.
+[[nodiscard]] std::int64_t num_evaluated(const data::Dataset& dataset, const Evaluation& evaluation);
+
 /// The mean loss of the sequences, without gradients or dropout; summed in their order, so that its bits do not depend on the number of
 /// ranks; nothing if is_given_up ended it. @collective: every rank gets the same value. The host waits.
 [[nodiscard]] std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation);

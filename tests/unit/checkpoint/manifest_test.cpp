@@ -46,6 +46,7 @@ Manifest example() {
   m.parameter_steps = {{"a.bias", 17}};
   m.scalars = {{"loss_scale", 16777216.5}};
   m.val_loss = 2.34375;
+  m.val_data = "7000 tokens in 1 file, crc32c 0badf00d; 128 sequences of 32 tokens";
   m.diverged = true;
   m.retention = Retention(3, 1000, 1);
   m.model = {{"type", "mlp"}, {"width", "7"}};
@@ -130,6 +131,8 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(back.state_dtypes, m.state_dtypes);
   EXPECT_EQ(back.parameter_steps, m.parameter_steps);
   EXPECT_EQ(back.scalars, m.scalars);
+  EXPECT_EQ(back.val_data, m.val_data);
+  EXPECT_EQ(parse_manifest_header(text, "m.json").val_data, m.val_data);
   EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
   EXPECT_EQ(back.files[0].datasets[1].block_crcs, (std::vector<std::uint32_t>{0xffffffff}));
   EXPECT_EQ(back.total_bytes(), 2027);
@@ -152,11 +155,13 @@ TEST(Manifest, ALossAndRulesMayBeMissing) {
   for (const bool is_null : {false, true}) {
     OrderedJson json = example_json();
     json.erase("diverged");
+    json.erase("val_data");
     for (const char* key : {"val_loss", "retention"}) {
       json.erase(key);
       if (is_null) json[key] = nullptr;
     }
     EXPECT_FALSE(parse_manifest(sign(json), "m.json").val_loss);
+    EXPECT_EQ(parse_manifest(sign(json), "m.json").val_data, "");
     EXPECT_FALSE(parse_manifest(sign(json), "m.json").diverged);
     EXPECT_FALSE(parse_manifest(sign(json), "m.json").retention);
   }
@@ -205,6 +210,7 @@ TEST(Manifest, TrustsNoValue) {
       {"/mesh/replicas", 4294967298LL, "mesh.replicas"},
       {"/omp_threads", -3, "omp_threads"},
       {"/val_loss", "low", "val_loss is \"low\""},
+      {"/val_data", 128, "val_data is 128, expected a text"},
       {"/diverged", 1, "diverged is 1"},
       {"/retention", 2, "retention is 2, expected an object"},
       {"/retention/newest", -1, "retention.newest is -1"},

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,6 +57,21 @@ TEST(Retention, EachRuleKeepsItsOwn) {
   EXPECT_THAT(kept(kFive, {1, 0, 4}), ElementsAre(2, 4, 8, 9)) << "one without a loss is never the best";
   EXPECT_THAT(kept(kFive, {2, 6, 1}), ElementsAre(6, 8, 9));
   EXPECT_THAT(kept({}, {2, 6, 1}), IsEmpty());
+}
+
+// A resume may evaluate other sequences. What was measured before it must neither stay for ever nor cost a new best one.
+TEST(Retention, LossesOfOtherDataThanTheNewestAreNotCompared) {
+  const auto of = [](std::int64_t step, std::optional<double> loss, std::string data) {
+    return Keepable{.path = "", .step = step, .val_loss = loss, .val_data = std::move(data)};
+  };
+  const std::vector<Keepable> two_data{of(2, 0.5, "a"), of(4, 0.75, "a"), of(6, 2.0, "b"), of(8, 1.5, "b"), of(10, 3.0, "b")};
+  EXPECT_THAT(kept(two_data, {1, 0, 1}), ElementsAre(8, 10));
+  EXPECT_THAT(kept(two_data, {1, 0, 5}), ElementsAre(6, 8, 10));
+  EXPECT_THAT(kept({of(2, 0.5, ""), of(4, 0.75, ""), of(6, 2.0, "b")}, {1, 0, 2}), ElementsAre(6)) << "of an older Mica";
+  EXPECT_THAT(kept({of(2, 0.5, ""), of(4, 0.75, ""), of(6, 2.0, "")}, {1, 0, 2}), ElementsAre(2, 4, 6));
+  EXPECT_THAT(kept({of(2, 0.5, "a"), of(4, 0.75, "a"), of(6, kNoLoss, "")}, {1, 0, 1}), ElementsAre(2, 6))
+      << "the newest was not evaluated, which says nothing about the others";
+  EXPECT_THAT(kept({of(2, 0.5, "a"), of(4, 2.0, "b"), of(6, 0.75, "a")}, {1, 0, 1}), ElementsAre(2, 6)) << "back to the first";
 }
 
 // A run that has diverged goes on saving: it must not delete the last model that is worth something.
@@ -109,6 +125,35 @@ std::vector<std::int64_t> steps_in(const std::string& folder) {
   std::vector<std::int64_t> steps;
   for (const CheckpointPath& found : list_checkpoints(folder)) steps.push_back(found.step);
   return steps;
+}
+
+TEST(Retention, SavesCompareLossesOfTheSameData) {
+  const TemporaryFolder folder;
+  const auto save_step = [&](std::int64_t step, double val_loss, const std::string& val_data) {
+    test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+      SaveState state = model.state(step);
+      state.val_loss = val_loss;
+      state.val_data = val_data;
+      EXPECT_THAT(save(folder.path(), state, model.comm(), {.keep = {1, 0, 1}}).notes, IsEmpty());
+    });
+  };
+  const std::string all = "2000 tokens in 1 file, crc32c 0badcafe; 62 sequences of 32 tokens";
+  save_step(1, 0.5, "16 sequences");
+  save_step(2, 0.75, "16 sequences");
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(1, 2));
+  save_step(3, 1.25, all);
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(3));
+  save_step(4, 1.5, all);
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(3, 4));
+  EXPECT_EQ(read_manifest(folder / "checkpoints/step-00000003").val_data, all);
+  save_step(5, std::nan(""), all);
+  EXPECT_EQ(read_manifest(folder / "checkpoints/step-00000005").val_data, "") << "there is no loss that it could be of";
+  std::ostringstream text, json;
+  (void)run_inspect({folder / "checkpoints/step-00000003"}, text, nullptr);
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("evaluated   validation loss 1.2500 of " + all + "\n"),
+                                HasSubstr("step 3: the lowest validation loss, 1.2500\n")));
+  (void)run_inspect({"--json", folder / "checkpoints/step-00000003"}, json, nullptr);
+  EXPECT_EQ(nlohmann::json::parse(json.str())["val_data"].get<std::string>(), all);
 }
 
 TEST(Retention, SavesOfADivergedRunLeaveAFiniteOne) {

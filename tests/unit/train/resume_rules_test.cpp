@@ -67,6 +67,21 @@ TEST(CheckResume, WhatIsTrainedAndFromWhatIsTold) {
   EXPECT_TRUE(changes(now).is_loss_scale_new);
 }
 
+TEST(CheckResume, OtherValidationSequencesAreToldWhereCheckpointsAreKeptForTheirLosses) {
+  const Config saved;
+  checkpoint::Manifest manifest;
+  manifest.global_batch = 4;
+  manifest.config = to_ini(saved, IniKeys::all);
+  Config now = with_batch_of(saved, manifest, "x");
+  const auto changes = [&] { return check_resume(now, manifest, {.fingerprint = "", .num_tokens = 215}, "x").changes; };
+  now.checkpoint.keep_best = 1;
+  EXPECT_THAT(changes(), IsEmpty());
+  now.train.eval_batches = 0;
+  EXPECT_THAT(changes(), ElementsAre(HasSubstr("train.eval_batches: 8 -> 0: checkpoint.keep_best compares losses of the same sequences")));
+  now.checkpoint.keep_best = 0;
+  EXPECT_THAT(changes(), IsEmpty());
+}
+
 // A checkpoint keeps the config of its time: keys that were renamed since are the same keys.
 TEST(CheckResume, AConfigOfOldNamesIsTheSameConfig) {
   Config now;
