@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "mica/checkpoint/folder.hpp"
+#include "mica/core/open_folder.hpp"
 #include "mica/core/unique_fd.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
@@ -43,6 +44,7 @@ int count_files(const std::string& folder, std::string_view prefix) {
   return found;
 }
 
+/// On NFS only as this node last saw the folder that it is in: open_folder() asks the server.
 bool exists(const std::string& path) {
   std::error_code none;
   return fs::exists(path, none);
@@ -103,7 +105,8 @@ EmergencySaver::EmergencySaver(const std::string& run_folder, const SaveState& s
     job_->header.replicas = job_->header.world_size;
   }
   if (job_->contents.shard_rank != 0) job_->tokenizer.reset();
-  done_ = {.step = state.step,
+  done_ = {.run_id = state.run_id,
+           .step = state.step,
            .tokens = state.tokens,
            .sequences = state.sequences,
            .parent = state.parent,
@@ -144,10 +147,12 @@ SaveReport EmergencySaver::save() {
     {
       const Frozen frozen(*this);
       done = frozen.done();
+      set_run_id(done.run_id);
       const std::int64_t step = done.step;
       require(step > 0, "no step has been done yet, so there is nothing to save");
       report.path = folder_of(step);
       report.step = step;
+      (void)open_folder(checkpoints_);
       if (exists(report.path)) return report;
       is_mine = claim(step);
       claims = wait_for_claims(step, sees_later);
@@ -180,6 +185,12 @@ SaveReport EmergencySaver::save() {
   }
 }
 
+void EmergencySaver::set_run_id(const std::string& run_id) {
+  if (run_id == job_->header.run_id) return;
+  job_->header.run_id = job_->contents.run_id = run_id;
+  claimed_.clear();
+}
+
 std::string EmergencySaver::folder_of(std::int64_t step) const { return checkpoints_ + "/" + step_folder_name(step); }
 
 std::string EmergencySaver::claims_of(std::int64_t step) const {
@@ -205,6 +216,7 @@ EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool s
   for (const auto deadline = Clock::now() + kPatience; Clock::now() < deadline; std::this_thread::sleep_for(kPoll)) {
     if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
     if (has_checkpoint(step)) return Claims::saved;  // and so the claims are gone, perhaps between two looks at them
+    // In the folder that has_checkpoint() has just opened.
     if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
   }
   return Claims::missing;
@@ -247,6 +259,9 @@ void EmergencySaver::complete(const StepsDone& done, const FileEntry& index, Sav
   fs::remove_all(claims_of(step), ignored);
 }
 
-bool EmergencySaver::has_checkpoint(std::int64_t step) const { return exists(folder_of(step)) || exists(folder_of(step + 1)); }
+bool EmergencySaver::has_checkpoint(std::int64_t step) const {
+  (void)open_folder(checkpoints_);
+  return exists(folder_of(step)) || exists(folder_of(step + 1));
+}
 
 }  // namespace mica::checkpoint

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <ranges>
+#include <vector>
 
 #include <unistd.h>
 
@@ -40,18 +42,43 @@ std::string recorded(const Config& config) {
   return path.starts_with(run) ? path.substr(run.size()) : path;
 }
 
-/// The newest undamaged checkpoint, if it descends from this checkpoint.resume.
-std::optional<std::string> newest_of_line(const Config& config) {
+/// The newest undamaged checkpoint that a run can resume, or that is the last of the run, if it and all newer ones descend from this
+/// checkpoint.resume.
+std::optional<std::string> newest_of_line(const Config& config, StartPoint& start) {
   const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
     try {
-      const std::string began_from = checkpoint::read_manifest_header(each.path).began_from;
+      const checkpoint::Manifest header = checkpoint::read_manifest_header(each.path);
+      const std::string& began_from = header.began_from;
       const bool is_of_line = began_from == recorded(config) || began_from == canonical(config.checkpoint.resume);  // as in 0.1
-      return is_of_line ? std::optional(each.path) : std::nullopt;
+      if (!is_of_line) break;
+      if (!header.optimizer.empty() || each.step >= config.train.steps) return each.path;
+      start.passed_over.push_back(each.step);
     } catch (const CheckpointError&) {  // damaged: the one before it
     }
   }
   return std::nullopt;
+}
+
+/// The newest checkpoint of a folder that a run can resume. The newest of all, if it is the last of the run, or if there is none to resume,
+/// which Trainer refuses. A damaged one ends the search: what going back past it costs is for the user to decide.
+/// @returns empty: the folder holds none
+std::string newest_to_resume(const std::string& folder, std::int64_t last_step, StartPoint& start) {
+  const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(folder);
+  if (all.empty()) return "";
+  if (all.back().step >= last_step) return all.back().path;
+  for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
+    try {
+      const checkpoint::Manifest header = checkpoint::read_manifest_header(each.path);
+      if (!header.optimizer.empty()) return each.path;
+      if (start.passed_over.empty()) start.began_from = header.began_from;
+      start.passed_over.push_back(each.step);
+    } catch (const CheckpointError&) {
+      return each.path;
+    }
+  }
+  start.passed_over.clear();
+  return all.back().path;
 }
 
 int num_later(const std::string& run_folder, std::int64_t step) {
@@ -59,19 +86,21 @@ int num_later(const std::string& run_folder, std::int64_t step) {
   return static_cast<int>(std::ranges::count_if(all, [&](const checkpoint::CheckpointPath& each) { return each.step > step; }));
 }
 
+/// Sets start.passed_over and, for `auto`, began_from where some were passed over.
 /// @returns the checkpoint's folder; empty: there is none yet.
-std::string choose_checkpoint(const Config& config) {
+std::string choose_checkpoint(const Config& config, StartPoint& start) {
   const std::string& wanted = config.checkpoint.resume;
   if (is_path(wanted)) {
-    const std::optional<std::string> of_line = newest_of_line(config);
-    return of_line ? *of_line : checkpoint::resolve_checkpoint(wanted);
+    if (const std::optional<std::string> of_line = newest_of_line(config, start)) return *of_line;
+    const std::string found = checkpoint::resolve_checkpoint(wanted);
+    return found == wanted ? found : newest_to_resume(io::parent_directory(found), config.train.steps, start);
   }
   const auto newest = checkpoint::newest_complete(config.run_folder());
   require<ConfigError>(wanted != "none" || !newest,
                        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
                        "or resume it with --checkpoint.resume=auto",
                        config.run_folder(), newest ? newest->path : "");
-  return newest ? newest->path : "";
+  return newest ? newest_to_resume(io::parent_directory(newest->path), config.train.steps, start) : "";
 }
 
 /// Fails on a rank that does not see what rank 0 sees.
@@ -90,18 +119,23 @@ void check_visible(const std::string& checkpoint_folder) {
 
 StartPoint find_start(const HostComm& comm, const Config& config) {
   StartPoint start;
-  start.checkpoint = comm.from_first_rank([&] { return choose_checkpoint(config); });
+  start.checkpoint = comm.from_first_rank([&] { return choose_checkpoint(config, start); });
   if (start.checkpoint.empty()) return start;
   comm.agree([&] { start.manifest = checkpoint::open_checkpoint(start.checkpoint, comm); });
   comm.agree([&] {
     check_visible(start.checkpoint);
     if (comm.rank() != 0) return;
-    start.began_from = is_path(config.checkpoint.resume) ? recorded(config) : start.manifest->began_from;
+    if (is_path(config.checkpoint.resume)) {
+      start.began_from = recorded(config);
+    } else if (start.passed_over.empty()) {
+      start.began_from = start.manifest->began_from;
+    }
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
     if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
     start.num_later = num_later(config.run_folder(), start.last_of_line);
   });
+  start.began_from = comm.broadcast_string(start.began_from, 0);  // any rank may write an emergency checkpoint
   return start;
 }
 

@@ -88,7 +88,9 @@ ExitCode Trainer::run(const RunFolder& folder) {
     if (last_done_ < config_.train.steps) {
       code = train();
     } else {
-      progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to continue", last_done_, config_.train.steps));
+      const bool has_optimizer = !start_point_.manifest->optimizer.empty();
+      progress_->say(fmt::format("nothing to do: step {} of {} is done; {}", last_done_, config_.train.steps,
+                                 has_optimizer ? "raise train.steps to continue" : "its checkpoint holds the model only"));
     }
     forget_lost_ranks();
     return code;

@@ -69,7 +69,8 @@ void Trainer::forget_lost_ranks() {
 }
 
 checkpoint::StepsDone Trainer::steps_done(std::int64_t step) const {
-  return {.step = step,
+  return {.run_id = run_id_,
+          .step = step,
           .tokens = tokens_at(step),
           .sequences = plan_.sequences_at(step + 1),
           .parent = parent_,

@@ -2,6 +2,7 @@
 // Everything before a run's first step: construction, checks, print-out, resume.
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/init_from.hpp"
@@ -66,6 +67,12 @@ bool is_of_another_tokenizer(const data::TokenDataset& dataset, const checkpoint
   } catch (const ConfigError&) {  // of a kind that mica-tokenize does not take
     return false;
   }
+}
+
+/// "step 700", "steps 700 to 900 (3 checkpoints)"
+std::string steps_text(const std::vector<std::int64_t>& newest_first) {
+  if (newest_first.size() == 1) return fmt::format("step {}", newest_first.front());
+  return fmt::format("steps {} to {} ({} checkpoints)", newest_first.back(), newest_first.front(), newest_first.size());
 }
 
 }  // namespace
@@ -168,6 +175,10 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
                     start_point_.num_later == 0
                         ? ""
                         : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later)));
+    if (!start_point_.passed_over.empty()) {
+      logger_.warn("newer checkpoints hold the model only, without the optimizer state, and cannot be resumed: {}",
+                   steps_text(start_point_.passed_over));
+    }
     if (plan_.micro_batch != config_.train.micro_batch) {
       logger_.warn("train.micro_batch = {} does not fit the checkpoint's {} sequences a step on {} ranks: this launch takes {}",
                    config_.train.micro_batch, plan_.global_batch(), plan_.num_ranks, plan_.micro_batch);
@@ -257,7 +268,7 @@ void Trainer::resume() {
     if (model_.scaler && continuation_.is_loss_scale_new) model_.scaler->set_state({config_.optim.loss_scale, 0});
     tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
-    last_done_ = last_saved_ = manifest.step;
+    last_saved_ = manifest.step;
     has_diverged_ = manifest.diverged;
     if (!is_main()) return;
     logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
@@ -339,9 +350,10 @@ void Trainer::make_runner() {
 }
 
 void Trainer::prepare() {
-  resume();
   progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps, is_main() && Progress::is_on_terminal());
+  last_done_ = start_step();
   if (last_done_ >= config_.train.steps) return;
+  resume();
   check_disk();
   prepare_background_saves();
   make_runner();

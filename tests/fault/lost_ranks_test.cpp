@@ -120,6 +120,18 @@ TEST_F(LostRanks, TheFirstNodeIsLostAndTheRunGoesOnAsAnotherOneOnThreeRanks) {
   expect_saved_and_resumed("first", 3, {"--fsdp.strategy=full_shard"});
 }
 
+// Another run's checkpoint, which the same command must not go back to.
+TEST_F(LostRanks, WithoutTheFirstRankARunStillKnowsWhereItsLineBegan) {
+  std::vector<std::string> flags = kGrid;
+  flags.insert(flags.end(), {"--checkpoint.resume=" + run_folder("undisturbed") + "/checkpoints/step-00000060", "--train.steps=120"});
+  (void)lose("line", {.flags = flags, .killed = {0, 1}});
+  const std::vector<std::string> saved = checkpoints_of(run_folder("line"));
+  ASSERT_EQ(saved.size(), 1u);
+  const Finished resumed = test::run(command("line", 2, flags));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_EQ(first_progress_step(resumed.output), std::stoll(saved[0].substr(5)) + 1) << resumed.output;
+}
+
 TEST_F(LostRanks, ARankOfEachNodeIsLostAndTheirShardsMakeAWhole) {
   (void)lose("crossed", {.killed = {0, 3}});
   expect_saved_and_resumed("crossed", 1, {});

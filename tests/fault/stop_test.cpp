@@ -138,6 +138,60 @@ TEST_F(Stop, CanBeResumedWithoutOptimizersInOtherCheckpoints) {
   }
 }
 
+// Nothing that is saved after such a stop can be resumed: a run that is killed goes back to the stop, by itself or by its path.
+TEST_F(Stop, AKillBehindModelsGoesBackToWhatAStopSaved) {
+  const auto with = [](const std::vector<std::string>& more) {
+    std::vector<std::string> flags{"--checkpoint.optimizer=false", "--checkpoint.interval=50"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  };
+  Child first(command(2, with({})));
+  ASSERT_TRUE(first.wait_for("  loss ")) << first.wait(1).output;
+  ASSERT_EQ(::kill(first.pid(), SIGUSR1), 0);
+  const Finished stopped = first.wait();
+  ASSERT_EQ(stopped.status, 75) << stopped.output;
+  const std::int64_t saved = newest();
+  const std::string path = run_folder() + "/checkpoints/" + checkpoints_of(run_folder()).back();
+  const std::string by_path = "--checkpoint.resume=" + path;
+
+  std::string output;
+  const auto kill_behind_a_model = [&](const std::vector<std::string>& flags, const std::string& when_begun) {
+    Child child(command(2, flags));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    ASSERT_THAT(ranks, SizeIs(2));
+    ASSERT_TRUE(child.wait_for(when_begun)) << child.wait(1).output;
+    while (child.is_running() && newest() <= saved) std::this_thread::sleep_for(2ms);
+    to_all(ranks, SIGKILL);
+    output = child.wait(20).output;
+    ASSERT_TRUE(have_ended(ranks, 20));
+    ASSERT_GT(newest(), saved) << output;
+    EXPECT_THAT(output, HasSubstr("resumes from " + path + ", step " + std::to_string(saved)));
+  };
+  const std::string passes_over = "newer checkpoints hold the model only, without the optimizer state, and cannot be resumed: step";
+  kill_behind_a_model(with({by_path}), "resume   ");
+  EXPECT_THAT(output, Not(HasSubstr(passes_over)));
+  kill_behind_a_model(with({}), "are now in " + run_folder() + "/checkpoints/set-aside-1");
+  EXPECT_THAT(output, HasSubstr(passes_over));
+
+  const std::string last = std::to_string(newest() + 3);
+  const Finished ended = test::run(command(2, with({by_path, "--train.steps=" + last, "--train.log_interval=1"})));
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr(passes_over)) << "`auto` has gone on with the line that began there";
+  EXPECT_EQ(first_progress_step(ended.output), saved + 1) << ended.output;
+  for (const char* aside : {"/checkpoints/set-aside-1", "/checkpoints/set-aside-2"}) {
+    EXPECT_THAT(contents_of(run_folder() + aside), Not(IsEmpty())) << aside;
+  }
+  const Finished undisturbed = test::run(command(2, with({"--train.steps=" + last, "--run.dir=" + (folder_ / "undisturbed")})));
+  ASSERT_EQ(undisturbed.status, 0) << undisturbed.output;
+  EXPECT_EQ(step_lines(run_folder()), step_lines(folder_ / "undisturbed")) << "each step once, with the same figures";
+  EXPECT_EQ(test::run({program("mica-inspect"), "diff", folder_ / "undisturbed", run_folder()}).status, 0);
+  for (const std::vector<std::string>& flags : {with({"--train.steps=" + last}), with({by_path, "--train.steps=" + last})}) {
+    const Finished again = test::run(command(2, flags));
+    EXPECT_EQ(again.status, 0) << again.output;
+    EXPECT_THAT(again.output, HasSubstr("nothing to do: step " + last + " of " + last + " is done; its checkpoint holds the model only"));
+  }
+}
+
 // Without mpirun, which answers an interrupt itself.
 TEST_F(Stop, AnInterruptAtATerminalSaves) {
   Child child({program("mica-train"), folder_ / "run.cfg"});
@@ -429,7 +483,7 @@ TEST_F(Stop, SignalsWhileItStartsAreStartsWithoutProgressAndRefusalsAreNone) {
   for (int start = 0; start < 4; ++start) {  // such a checkpoint cannot be resumed, which each start says
     const Finished refused = test::run(command(1));
     EXPECT_EQ(refused.status, 2) << refused.output;
-    EXPECT_THAT(refused.output, HasSubstr("without the optimizer state"));
+    EXPECT_THAT(refused.output, AllOf(HasSubstr("without the optimizer state"), Not(HasSubstr("newer checkpoints"))));
   }
   fs::remove_all(run_folder());
   int num_starts = 0;

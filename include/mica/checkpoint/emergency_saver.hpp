@@ -20,6 +20,7 @@ struct SaveJob;
 
 /// The values in a manifest that change from step to step.
 struct StepsDone {
+  std::string run_id;  ///< of the checkpoint; another one after a rollback, since checkpoints of the same steps may have been set aside
   std::int64_t step = 0;
   std::int64_t tokens = 0, sequences = 0;  ///< seen so far
   std::optional<CheckpointId> parent;
@@ -33,7 +34,7 @@ struct StepsDone {
 /// all shards. They save the last step that all of them have done, without MPI: after a rank's death MPI calls may never return,
 /// and the rank's main thread may be inside one. So save() uses only
 /// - masters and optimizer state, at addresses recorded in advance. Tasks on the compute stream mark the begin and end of each
-///   update of them; save() waits for the end, and delays the next update while it reads. An update contains no collective;
+///   update of them; save() waits for the end, and delays the next update while it reads. An update waits for no rank;
 /// - the StepsDone of the last update;
 /// - files. Each rank creates a claim file for its shard of its step (O_EXCL, so that one replica gets it), and writes when all
 ///   shards of that step have been claimed. Shard rank 0 waits for the others' parts, writes manifest.json and renames the folder,
@@ -73,6 +74,8 @@ class EmergencySaver {
   class Frozen;
   enum class Claims : std::uint8_t { all, saved, later_step, missing };
 
+  /// Claims that were made under another id do not count.
+  void set_run_id(const std::string& run_id);
   [[nodiscard]] std::string folder_of(std::int64_t step) const;
   [[nodiscard]] std::string temporary_of(std::int64_t step) const;
   [[nodiscard]] std::string claims_of(std::int64_t step) const;
@@ -88,7 +91,7 @@ class EmergencySaver {
 
   fsdp::DeviceMesh& device_mesh_;
   std::function<void()> check_owner_;
-  std::unique_ptr<SaveJob> job_;  // its step is set by save()
+  std::unique_ptr<SaveJob> job_;  // save() sets its run id and step
   std::string checkpoints_;
   std::mutex saving_;               // one save at a time
   std::set<std::int64_t> claimed_;  // steps that this rank has claimed; under saving_

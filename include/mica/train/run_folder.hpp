@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/comm/run_app.hpp"
@@ -22,12 +23,16 @@ struct StartPoint {
   /// The run folder's checkpoints and metrics rows up to this step are kept; -1: none, the run starts elsewhere.
   std::int64_t last_of_line = -1;
   int num_later = 0;  ///< later checkpoints in the folder, which will be set aside
+  /// Steps of newer checkpoints without optimizer state, which cannot be resumed; newest first. Rank 0's.
+  std::vector<std::int64_t> passed_over;
 };
 
 /// Finds the checkpoint that checkpoint.resume names. Only rank 0 looks and broadcasts, since the others may see an older state of the
 /// folder. [Note: going on] `auto` is the newest checkpoint of the run's folder, which holds one line of checkpoints
 /// (checkpoint/lineage.hpp). A path goes back to that checkpoint, or starts from another run's checkpoint, but only once: later checkpoints
 /// record the path (Manifest::began_from). If the newest checkpoint records it, the same command resumes from the newest.
+/// The newest is one with optimizer state: a run that goes on from it sets newer ones of the model only aside, and makes their steps again.
+/// But if the newest of all is of train.steps, the run is finished; and if none has optimizer state, it is that one, which is refused.
 /// @throws ConfigError, CheckpointError on all ranks: no such checkpoint, resume = none although there are checkpoints, a rank
 ///         that cannot see it, a damaged manifest.
 /// @collective

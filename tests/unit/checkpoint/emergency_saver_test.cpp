@@ -44,7 +44,7 @@ struct TrainedRank {
   void update(std::int64_t step) {
     saver->before_update();
     model.fill(static_cast<int>(step));
-    saver->after_update({.step = step, .tokens = step * 1000, .sequences = step * 8, .optimizer_steps = step});
+    saver->after_update({.run_id = "r0", .step = step, .tokens = step * 1000, .sequences = step * 8, .optimizer_steps = step});
   }
 
   SavedModel model;
@@ -142,7 +142,7 @@ TEST(EmergencySaver, AnUpdateIsNotSavedInPart) {
     trained.model.fill(6);
     std::thread rest([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      trained.saver->after_update({.step = 6, .optimizer_steps = 6});
+      trained.saver->after_update({.run_id = "r0", .step = 6, .optimizer_steps = 6});
     });
     EXPECT_EQ(trained.saver->save().step, 6);
     rest.join();
@@ -233,6 +233,26 @@ TEST(EmergencySaver, AFolderThatAnotherJobHasTakenGetsNoCheckpoint) {
     EXPECT_THAT(error_of<Error>([&] { (void)saver.save(); }), HasSubstr("another job"));
   });
   EXPECT_FALSE(newest_complete(folder.path()).has_value());
+}
+
+// Checkpoints of the same steps, by the id that the run had before its rollback, may have been set aside.
+TEST(EmergencySaver, ARunThatWasRolledBackHasAnotherId) {
+  const TemporaryFolder folder;
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(4);
+    bool is_owner = false;
+    EmergencySaver saver(folder.path(), model.state(5), [&] {
+      if (!is_owner) throw Error("another job");
+    });
+    EXPECT_THAT(error_of<Error>([&] { (void)saver.save(); }), HasSubstr("another job")) << "it has claimed step 5";
+    is_owner = true;
+    saver.before_update();
+    saver.after_update({.run_id = "r7", .step = 5, .optimizer_steps = 4});
+    const Manifest manifest = read_manifest(saver.save().path);
+    EXPECT_EQ(manifest.run_id, "r7");
+    EXPECT_THAT(manifest.files.at(0).name, HasSubstr("r7"));
+  });
 }
 
 TEST(EmergencySaver, NeedsReplicas) {
