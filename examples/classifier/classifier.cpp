@@ -156,7 +156,7 @@ ExitCode train_classifier(App& app) {
   }
 
   const data::Sampler shuffled(training.num_samples(), data::DataOrder::shuffled, kSeed);
-  train::BatchLoader batches(context, device_mesh, training, shuffled, plan, app.world.rank());
+  train::BatchLoader batches(context, device_mesh, training, shuffled, plan, mesh.rank());
   const Tensor one = context.make({1}, DType::f32);
   kernels->fill(context.compute, one, 1);
   const std::string run_id = checkpoint::make_run_id();

@@ -320,7 +320,8 @@ std::vector<ConfigKey> make_keys() {
           choice(
               "optim.state_dtype", MICA_FIELD(optim.state_dtype), {"fp32", "bf16", "int8"},
               "dtype of the optimizer's moments, in memory and in checkpoints: bf16 takes half the space of fp32, int8 a quarter. Both use "
-              "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. CPUs only")),
+              "stochastic rounding: steps are on average as long as with fp32, and bits are the same on any number of ranks. int8 moments of "
+              "gradients end at 20, of their squares at 640, so use it with optim.grad_clip. CPUs only")),
       real(
           "optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6,
           "weight decay of matrices; biases and norms are not decayed. adamw: of the weights; adam and sgd: L2, added to the gradient, and 0 "
@@ -334,7 +335,7 @@ std::vector<ConfigKey> make_keys() {
       choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"},
              "learning-rate schedule after warm-up; cosine and linear reach min_lr at train.steps"),
       whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps in which the learning rate rises linearly from 0"),
-      real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
+      real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "cosine, linear: learning rate at the last step"),
 
       whole("train.steps", MICA_FIELD(train.steps), 1, kHuge,
             "optimizer steps of the whole run, those before a resume included; cosine and linear schedules end there"),

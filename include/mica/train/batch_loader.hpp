@@ -16,14 +16,16 @@ namespace mica::train {
 /// step's batches are read right after a step is enqueued, while the device still has work. A batch counts as used only when its step runs,
 /// and an error in it is thrown only then: reading ahead changes neither the data position nor what is saved.
 /// @code
-///   train::BatchLoader batches(context, device_mesh, dataset, sampler, plan, world.rank());
+///   train::BatchLoader batches(context, device_mesh, dataset, sampler, plan, mesh.rank());
 ///   for (std::int64_t step = plan.first_step; step <= last; ++step) {
 ///     for (std::int64_t round = 0; round < plan.accumulation; ++round) {
 ///       const nn::Tensors inputs_and_targets = batches.load(step, round);
 /// @endcode
 class BatchLoader {
  public:
-  /// @param context, device_mesh, dataset  outlive it.   @param data_rank  in [0, plan.num_ranks)
+  /// @param context, device_mesh, dataset  outlive it.
+  /// @param data_rank  in [0, plan.num_ranks): in training mesh.rank(). The launcher may number ranks in another order than the mesh; with its
+  ///                   numbers deterministic results would not be those of one rank.
   BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset, data::Sampler sampler,
               data::BatchPlan plan, int data_rank);
 
