@@ -394,8 +394,8 @@ std::vector<ConfigKey> make_keys() {
                      "also keep this many checkpoints with the lowest validation losses; checkpoint.interval must then be a multiple of "
                      "train.eval_interval; 0: none")),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
-           "auto: resume from the newest complete checkpoint of the run, past those of the model only, if any; none: start anew, an error "
-           "if the run has a checkpoint; a folder: go back to that checkpoint, or start from another run's"),
+           "auto: resume from the run's newest complete checkpoint that has optimizer state; without checkpoints, start anew; none: start "
+           "anew, an error if the run has a checkpoint; a folder: go back to that checkpoint, or start from another run's"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
            "resume although train.seq_len, train.global_batch, data.order or the tokens of data.train have changed: later steps "
            "see other data"),

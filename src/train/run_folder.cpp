@@ -93,7 +93,9 @@ std::string choose_checkpoint(const Config& config, StartPoint& start) {
   if (is_path(wanted)) {
     if (const std::optional<std::string> of_line = newest_of_line(config, start)) return *of_line;
     const std::string found = checkpoint::resolve_checkpoint(wanted);
-    return found == wanted ? found : newest_to_resume(io::parent_directory(found), config.train.steps, start);
+    if (found == wanted) return found;
+    start.passed_over.clear();  // of this run's folder
+    return newest_to_resume(io::parent_directory(found), config.train.steps, start);
   }
   const auto newest = checkpoint::newest_complete(config.run_folder());
   require<ConfigError>(wanted != "none" || !newest,

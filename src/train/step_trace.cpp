@@ -40,8 +40,8 @@ void StepTrace::begin_step(std::int64_t step) {
 std::string StepTrace::write(std::int64_t last_traced) {
   tracer_->stop();
   const std::string path = path_of(rank_);
+  is_written_ = true;  // also if it fails: it is not tried again
   io::write_file_atomically(path, tracer_->to_json());
-  is_written_ = true;
   return fmt::format("traced steps {} to {}: {}", first_traced_, last_traced, path);
 }
 

@@ -132,6 +132,12 @@ void Trainer::finish_background_save() {
   constexpr std::chrono::minutes kBetweenWords{1};
   const Clock::time_point begin = Clock::now();
   Clock::time_point next_words = begin + kBetweenWords;
+  const auto leave_to_next_save = [&](const Error& error) {  // called in a catch block
+    if (!app_.comm.is_shared(error) || app_.world.all_max(is_stopping() ? 1 : 0) == 0) throw;
+    progress_->warn(fmt::format("{}; the next save replaces it", error.what()));
+    last_saved_ = -1;
+    parent_ = parent_before_;
+  };
   try {
     app_.comm.agree([&] {
       while (!saver_->wait_for(std::chrono::milliseconds(100))) {
@@ -144,11 +150,10 @@ void Trainer::finish_background_save() {
       look_at_background_save();
       saver_->wait();
     });
-  } catch (const Error& error) {
-    if (!app_.comm.is_shared(error) || app_.world.all_max(is_stopping() ? 1 : 0) == 0) throw;
-    progress_->warn(fmt::format("{}; the next save replaces it", error.what()));
-    last_saved_ = -1;
-    parent_ = parent_before_;
+  } catch (const IoError& error) {
+    leave_to_next_save(error);
+  } catch (const ConfigError& error) {
+    leave_to_next_save(error);
   }
 }
 

@@ -259,7 +259,8 @@ void Trainer::resume() {
   app_.comm.agree([&] {
     require<ConfigError>(!manifest.optimizer.empty(),
                          "{} holds the model only, without the optimizer state (checkpoint.optimizer = false, or it was imported): a run "
-                         "cannot resume from it; start one in another run.dir with --model.init_from={}",
+                         "cannot resume from it; name a checkpoint that has it, if there is one, or start a run in another run.dir with "
+                         "--model.init_from={}",
                          folder, folder);
     model_.optimizer->allocate_state();
   });

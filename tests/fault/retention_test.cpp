@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -220,14 +221,14 @@ TEST_F(Retention, ABackgroundSaveOutlivesADiskThatIsFullForAWhile) {
   }
 }
 
-/// The same, but the disk is freed, and the run told to stop, while it pauses for the last attempt.
+/// The same, but what BREAK did is mended, and the run told to stop, while it pauses for the last attempt.
 constexpr const char* kStopInAPause = R"(
 mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
 "$@" & launcher=$!
 until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-head -c 5000000 /dev/zero > "$DISK/ballast"
+eval "$BREAK"
 until grep -q 'attempt 3 of 4' "$DISK/run/log.txt" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-rm "$DISK/ballast"
+eval "$MEND"
 kill -USR1 $launcher
 wait $launcher
 status=$?
@@ -235,23 +236,32 @@ cp -r "$DISK/run" "$DISK.kept"
 exit $status
 )";
 
-// The save of the stop takes the place of the one that failed.
+// The save of the stop takes the place of the one that failed: on a full disk, and in a folder that is read-only for a while.
 TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
-  const TemporaryFolder own;
-  fs::create_directories(own / "disk");
-  Child child(in_mount_namespace(kStopInAPause,
-                                 training(2, folder_ / "run.cfg",
-                                          {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000", "--checkpoint.async=true",
-                                           "--checkpoint.interval=1000000", "--optim.type=adamw", "--checkpoint.interval_minutes=0.05",
-                                           "--train.micro_batch=16", "--train.global_batch=32"})),
-              {{"DISK", own / "disk"}});
-  const Finished stopped = child.wait(120);
-  ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
-  EXPECT_EQ(stopped.status, 75) << stopped.output;
-  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the next save replaces it"), HasSubstr("SIGUSR1 on rank 1")));
-  const Finished shown = test::run({program("mica-inspect"), "--json", own / "disk.kept"});
-  EXPECT_EQ(shown.status, 0) << shown.output;
-  EXPECT_EQ(nlohmann::json::parse(shown.output)["line"].size(), 1U) << "no parent that was never complete";
+  const std::map<std::string, std::string> full{{"BREAK", R"(head -c 5000000 /dev/zero > "$DISK/ballast")"}, {"MEND", R"(rm "$DISK/ballast")"}};
+  const std::map<std::string, std::string> read_only{
+      {"BREAK", R"(all="$DISK/run/checkpoints"; mkdir -p "$all"; mount --bind "$all" "$all" && mount -o remount,ro,bind "$all" || exit 99)"},
+      {"MEND", R"(umount "$all")"}};
+  for (const auto& how : {full, read_only}) {
+    SCOPED_TRACE(how.at("BREAK"));
+    const TemporaryFolder own;
+    fs::create_directories(own / "disk");
+    std::map<std::string, std::string> environment = how;
+    environment["DISK"] = own / "disk";
+    Child child(in_mount_namespace(kStopInAPause,
+                                   training(2, folder_ / "run.cfg",
+                                            {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000", "--checkpoint.async=true",
+                                             "--checkpoint.interval=1000000", "--optim.type=adamw", "--checkpoint.interval_minutes=0.05",
+                                             "--train.micro_batch=16", "--train.global_batch=32"})),
+                environment);
+    const Finished stopped = child.wait(120);
+    ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the next save replaces it"), HasSubstr("SIGUSR1 on rank 1")));
+    const Finished shown = test::run({program("mica-inspect"), "--json", own / "disk.kept"});
+    EXPECT_EQ(shown.status, 0) << shown.output;
+    EXPECT_EQ(nlohmann::json::parse(shown.output)["line"].size(), 1U) << "no parent that was never complete";
+  }
 }
 
 /// The disk stays full.

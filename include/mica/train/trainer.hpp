@@ -217,7 +217,7 @@ class Trainer {
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
   double val_loss_ = 0;
   std::string val_data_;               ///< Manifest::val_data, of val_loss_
-  std::string val_fingerprint_;        ///< of data.val; computed by the first evaluation, since it reads tokens
+  std::string val_fingerprint_;        ///< of data.val; empty before the first evaluation
   bool has_diverged_ = false;          ///< the loss or gradient norm of the last step is NaN or infinite, or a parameter when it was saved
   std::unique_ptr<EventFile> events_;  ///< null without log.tensorboard
   std::vector<Pending> pending_;

@@ -27,8 +27,9 @@ tokenizer, a GPT-2 with a vocabulary of 50257 to 50304 ids gets GPT-2's, 50256; 
 
   --tokenizer=HF_FOLDER
                        Takes the tokenizer files and special token ids of this folder instead. It must be the tokenizer that the
-                       model was trained with. Without ids in a config.json, those of its generation_config.json are taken,
-                       or else those in tokenizer.json of the tokens that tokenizer_config.json names.
+                       model was trained with. If its config.json has no ids, or there is none, they come from its
+                       generation_config.json, else from the tokens that tokenizer_config.json and
+                       special_tokens_map.json name, else from what begins and ends a text in tokenizer.json.
   --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value outside fp16's range is
                        an error.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hf_tokenizer.hpp"
 
+#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -55,20 +57,34 @@ std::map<std::string, std::string> named_tokens(const HfTokenizer& tokenizer) {
   return tokens;
 }
 
-/// Adds the ids that tokenizer.json gives to the named tokens.
+/// Adds the ids that the files give to the named tokens.
 void add_named_tokens(const HfTokenizer& tokenizer, TokenIds& token_ids) {
   const std::map<std::string, std::string> tokens = named_tokens(tokenizer);
   if (tokens.empty()) return;
-  const std::optional<io::JsonValue> json = json_of(tokenizer, "tokenizer.json");
-  const std::optional<io::JsonValue> added = json ? json->find("added_tokens") : std::nullopt;
-  if (!added) return;
-  added->for_each([&](const io::JsonValue& each) {
-    const std::string text = each["content"].text();
-    const std::int64_t id = each["id"].integer(0, std::numeric_limits<std::int32_t>::max());
+  const auto add = [&](const std::string& text, std::int64_t id) {
     for (const auto& [key, token] : tokens) {
       if (token == text) token_ids.try_emplace(key, std::vector{id});
     }
-  });
+  };
+  constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
+  const std::optional<io::JsonValue> fast = json_of(tokenizer, "tokenizer.json"), config = json_of(tokenizer, "tokenizer_config.json");
+  if (const auto added = fast ? fast->find("added_tokens") : std::nullopt) {
+    added->for_each([&](const io::JsonValue& each) { add(each["content"].text(), each["id"].integer(0, kMostIds)); });
+  }
+  // Tokenizers that are not "fast" write no tokenizer.json.
+  if (const auto added = config ? config->find("added_tokens_decoder") : std::nullopt) {
+    added->for_each_key([&](const std::string& id, const io::JsonValue& each) {
+      std::int32_t number = -1;
+      const auto [rest, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+      if (error == std::errc() && rest == id.data() + id.size() && number >= 0) add(each["content"].text(), number);
+    });
+  }
+  for (const char* file : {"added_tokens.json", "vocab.json"}) {
+    const std::optional<io::JsonValue> vocabulary = json_of(tokenizer, file);
+    for (const auto& [key, token] : tokens) {
+      if (const auto id = vocabulary ? vocabulary->find(token) : std::nullopt) add(token, id->integer(0, kMostIds));
+    }
+  }
 }
 
 /// Adds the ids that mica-tokenize puts around documents.
@@ -87,6 +103,7 @@ void add_document_ends(const HfTokenizer& tokenizer, TokenIds& token_ids) {
 TokenIds ids_of_files(const HfTokenizer& tokenizer) {
   const std::optional<io::JsonValue> generation = json_of(tokenizer, "generation_config.json");
   TokenIds token_ids = generation ? read_token_ids(*generation) : TokenIds();
+  std::erase_if(token_ids, [](const auto& each) { return each.second.empty(); });  // null
   add_named_tokens(tokenizer, token_ids);
   add_document_ends(tokenizer, token_ids);
   return token_ids;

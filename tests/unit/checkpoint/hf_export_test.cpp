@@ -358,6 +358,20 @@ TEST(HfExport, ATokenizerWithoutAConfigTellsItsSpecialTokensItself) {
   write("tokenizer.json", io::read_file(test::reference_path("tokenizers/llama3.tokenizer.json")));
   EXPECT_EQ(ids_with("; bos_token_id 3000; eos_token_id 3001\n"), (Ids{{"bos_token_id", 3000}, {"eos_token_id", 3001}}));
 
+  // What tokenizers without a tokenizer.json save: GPT-2's, with a vocab.json, and Llama's, with a tokenizer.model.
+  fs::remove(source + "/tokenizer.json");
+  write("tokenizer_config.json", R"({"eos_token": "<end>", "pad_token": "<pad>"})");
+  write("vocab.json", R"({"!": 0, "<end>": 1000})");
+  write("added_tokens.json", R"({"<pad>": 1001})");
+  EXPECT_EQ(ids_with("; eos_token_id 1000; pad_token_id 1001\n"), (Ids{{"eos_token_id", 1000}, {"pad_token_id", 1001}}));
+  write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_THAT(convert({"hf-export", run, folder / "null", "--tokenizer=" + source}), HasSubstr("; eos_token_id 1000; pad_token_id 1001\n"));
+  fs::remove(source + "/generation_config.json");
+  for (const char* name : {"vocab.json", "added_tokens.json"}) fs::remove(source + "/" + name);
+  write("tokenizer.model", "");
+  write("tokenizer_config.json", R"({"added_tokens_decoder": {"2": {"content": "</s>"}, "x": {"content": "</s>"}}, "eos_token": "</s>"})");
+  EXPECT_EQ(ids_with("; eos_token_id 2\n"), (Ids{{"eos_token_id", 2}}));
+
   write("tokenizer_config.json", R"({"eos_token": 5})");
   EXPECT_THAT(convert_error<ConfigError>({"hf-export", run, folder / "x", "--tokenizer=" + source}),
               HasSubstr(source + "/tokenizer_config.json: eos_token is 5, expected a text"));
