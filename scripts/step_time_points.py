@@ -106,6 +106,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs; build/release/bin")
     programs = parser.parse_args().bin.resolve()
+    for name in ("mica-bench", "mica-plan", "mica-train"):
+        if not (programs / name).exists():
+            sys.exit(f"mica: error: there is no {programs / name}; build it: cmake --build {programs.parent} --target {name}")
     print("| where | ranks | | forecast, ms | seen, ms | difference |")
     print("|---|---|---|---|---|---|")
     cluster = os.environ.get("MICA_CLUSTER")

@@ -98,6 +98,7 @@ Hardware parse_hardware(std::string_view text, const std::string& file_name) {
   read.integer("threads", h.threads, 1);
   read.number("memory_gib", h.memory_gib, kAbove0);
   read.number("reserved_gib", h.reserved_gib, 0);
+  if (h.reserved_gib >= h.memory_gib) json["reserved_gib"].fail_expecting("less than memory_gib");
   read.rates("peak_tflops", h.peak_tflops);
   read.rates("product_tflops", h.product_tflops);
   read.number("attention_forward_tflops", h.attention.forward_tflops, kAbove0);

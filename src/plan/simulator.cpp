@@ -140,7 +140,7 @@ class Simulation {
     step_.compute_busy += computes ? seconds : 0;
     step_.communication_busy += communicates ? seconds : 0;
     step_.exposed += communicates && !computes ? seconds : 0;
-    step_.host_waits += host_is_blocked() ? seconds : 0;
+    step_.host_waits += host_is_blocked() && !options_.inlined ? seconds : 0;
     for (std::size_t s = 0; s < streams_.size(); ++s) {
       if (streams_[s].running != kIdle) streams_[s].left = std::max(0.0, streams_[s].left - seconds * rates[s]);
     }

@@ -40,7 +40,7 @@ struct SimStep {
   double compute_busy = 0;        ///< the compute stream has a task
   double communication_busy = 0;  ///< any collective is under way
   double exposed = 0;             ///< ... while the compute stream has none
-  double host_waits = 0;          ///< the host waits for a device's work
+  double host_waits = 0;          ///< the host waits for a device's work; 0 if inlined
 };
 
 /// Runs what one rank enqueues: a discrete-event simulation. [Note: simulation] The host enqueues the ops in order. Each takes host_task_s

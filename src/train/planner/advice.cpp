@@ -45,11 +45,11 @@ std::optional<std::int64_t> micro_batch_for(Config config, const Cluster& cluste
 
 }  // namespace
 
-std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
+Advice find_choices(const Config& config, const Cluster& cluster) {
   require<ConfigError>(config.train.global_batch % cluster.num_ranks == 0,
                        "train.global_batch = {} is not a multiple of the {} ranks: choose a multiple, or 0 to let --advise choose",
                        config.train.global_batch, cluster.num_ranks);
-  std::vector<Choice> choices;
+  Advice advice;
   for (const Way& way : ways_to_shard(cluster)) {
     for (const char* wrap : {"block", "none"}) {
       // With one unit for the whole model no all-gather overlaps with computation. So try it only where few or no all-gathers are needed.
@@ -61,18 +61,26 @@ std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
         tried.mesh.shard_size = way.shard_size;
         tried.fsdp.wrap = wrap;
         tried.fsdp.activation_checkpointing = checkpointing;
-        const std::optional<std::int64_t> micro_batch = micro_batch_for(tried, cluster);
-        if (!micro_batch) continue;
-        tried.train.micro_batch = *micro_batch;
-        choices.push_back({fmt::format("--fsdp.strategy={} --mesh.shard_size={} --fsdp.wrap={} --fsdp.activation_checkpointing={} "
-                                       "--train.micro_batch={}",
-                                       way.strategy, way.shard_size, wrap, checkpointing, *micro_batch),
-                           make_forecast(tried, cluster)});
+        std::string keys = fmt::format("--fsdp.strategy={} --mesh.shard_size={} --fsdp.wrap={} --fsdp.activation_checkpointing={}",
+                                       way.strategy, way.shard_size, wrap, checkpointing);
+        if (config.fsdp.reshard_after_forward != "auto") keys += " --fsdp.reshard_after_forward=auto";
+        try {
+          const std::optional<std::int64_t> micro_batch = micro_batch_for(tried, cluster);
+          if (!micro_batch) {
+            ++advice.num_too_large;
+            continue;
+          }
+          tried.train.micro_batch = *micro_batch;
+          keys += fmt::format(" --train.micro_batch={}", *micro_batch);
+          advice.choices.push_back({keys, make_forecast(tried, cluster)});
+        } catch (const ConfigError& error) {
+          advice.refused.push_back({keys, error.what()});
+        }
       }
     }
   }
-  std::ranges::stable_sort(choices, std::ranges::greater{}, [](const Choice& c) { return c.forecast.tokens_per_s_per_rank; });
-  return choices;
+  std::ranges::stable_sort(advice.choices, std::ranges::greater{}, [](const Choice& c) { return c.forecast.tokens_per_s_per_rank; });
+  return advice;
 }
 
 std::string why(const Forecast& f) {

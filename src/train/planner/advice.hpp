@@ -14,9 +14,21 @@ struct Choice {
   Forecast forecast;
 };
 
-/// Tries strategies, shard sizes, wrapping, activation checkpointing and micro-batches. @returns those that fit, the fastest first. All
-/// other keys keep the config's values; with train.global_batch = 0 the global batch may change too.
-[[nodiscard]] std::vector<Choice> find_choices(const Config& config, const Cluster& cluster);
+/// A way to train that mica-train or mica-plan refuses for this config.
+struct Refusal {
+  std::string keys;
+  std::string reason;
+};
+
+struct Advice {
+  std::vector<Choice> choices;  ///< those that fit, the fastest first
+  std::vector<Refusal> refused;
+  int num_too_large = 0;  ///< ways for which no micro-batch fits
+};
+
+/// Tries strategies, shard sizes, wrapping, activation checkpointing and micro-batches. All other keys keep the config's values; with
+/// train.global_batch = 0 the global batch may change too.
+[[nodiscard]] Advice find_choices(const Config& config, const Cluster& cluster);
 
 /// Where a step's time goes, in one sentence.
 [[nodiscard]] std::string why(const Forecast& forecast);

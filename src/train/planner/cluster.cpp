@@ -30,6 +30,8 @@ void require_fits(const Config& config, const plan::Hardware& hardware) {
                        "mesh.device = {}, but {} is a {}: plan for other hardware, or leave mesh.device out", device, hardware.name,
                        hardware.is_gpu ? "GPU" : "CPU");
   require_backend_on(hardware.is_gpu, config.mesh.backend);
+  require<ConfigError>(config.mesh.backend != "staged",
+                       "mesh.backend = staged: copies through the host's memory are not planned; plan with mesh.backend=nccl");
   optim::require_precision_on(hardware.is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                               optim::moment_precision_from_name(config.optim.state_dtype));
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 /// What a rank's process has without a model: programs, libraries, MPI, heap. docs/planning.md, "Memory, planned and measured".
-constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kProcessBytes = std::int64_t{35} << 20;
 
 double peak_flops(const Config& config, const plan::Hardware& hardware) {
   const plan::Rates& peak = hardware.peak_tflops;

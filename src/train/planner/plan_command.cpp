@@ -193,6 +193,8 @@ Config read_config(const PlanRequest& command) {
 
 std::vector<ScalingLine> scaling_lines(const Config& config, const Cluster& cluster) {
   std::vector<ScalingLine> lines;
+  std::string refusal;
+  bool is_too_large = false;
   for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) {
     ScalingLine line{.name = strategy, .points = {}};
     Config tried = config;
@@ -203,12 +205,18 @@ std::vector<ScalingLine> scaling_lines(const Config& config, const Cluster& clus
     for (int ranks = cluster.ranks_per_node;; ranks = std::min(2 * ranks, cluster.num_ranks)) {
       Cluster part = cluster;
       part.num_ranks = ranks;
-      const Forecast f = make_forecast(tried, part);
-      if (f.fits()) line.points.push_back({ranks, f.step.seconds * 1e3, f.mfu});
+      try {
+        const Forecast f = make_forecast(tried, part);
+        is_too_large = is_too_large || !f.fits();
+        if (f.fits()) line.points.push_back({ranks, f.step.seconds * 1e3, f.mfu});
+      } catch (const ConfigError& error) {
+        refusal = error.what();
+      }
       if (ranks == cluster.num_ranks) break;
     }
     if (!line.points.empty()) lines.push_back(std::move(line));
   }
+  require<ConfigError>(!lines.empty() || is_too_large, "{}", refusal);
   require<ConfigError>(!lines.empty(),
                        "no strategy fits on any number of ranks up to {}: use a smaller train.micro_batch, or "
                        "fsdp.activation_checkpointing=block",
@@ -224,7 +232,8 @@ void write_svg(const std::string& path, const std::string& text) {
 }
 
 void print_advice(const Config& config, const Cluster& cluster, std::ostream& out) {
-  const std::vector<Choice> choices = find_choices(config, cluster);
+  const auto& [choices, refused, num_too_large] = find_choices(config, cluster);
+  require<ConfigError>(!choices.empty() || num_too_large > 0, "{}", refused.empty() ? "" : refused.front().reason);
   require<ConfigError>(!choices.empty(),
                        "nothing fits on {} ranks of {}: use more ranks, a smaller train.seq_len, or fsdp.cpu_offload (slower)",
                        cluster.num_ranks, cluster.hardware.name);
@@ -239,6 +248,7 @@ void print_advice(const Config& config, const Cluster& cluster, std::ostream& ou
         "{}\n",
         i + 1, f.tokens_per_s_per_rank, 100 * f.mfu, f.step.seconds * 1e3, choices[i].keys, why(f));
   }
+  for (const Refusal& each : refused) out << fmt::format("refused: {}\n    {}\n", each.keys, each.reason);
 }
 
 }  // namespace

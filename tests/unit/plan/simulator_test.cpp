@@ -103,6 +103,7 @@ TEST(Simulator, InlineStreamsOverlapNothing) {
   const SimStep step = run({gather(4), task(kCompute, 3), wait(kCompute, 0), task(kCompute, 2), mark()}, {.inlined = true});
   EXPECT_DOUBLE_EQ(step.seconds, 9);
   EXPECT_DOUBLE_EQ(step.exposed, 4);
+  EXPECT_DOUBLE_EQ(step.host_waits, 0);
 }
 
 // The host runs ahead: the second step's gather begins while the first step still computes.

@@ -210,6 +210,7 @@ TEST(Hardware, MistakesAreNamed) {
               AllOf(HasSubstr("kernal_us"), HasSubstr("is unknown; the keys are")));
   EXPECT_THAT(error_of(changed("\"kernel_us\": \"NVIDIA", "\"other\": \"NVIDIA")), HasSubstr("kernel_us has no source"));
   EXPECT_THAT(error_of(changed("\"device\": \"gpu\"", "\"device\": \"tpu\"")), HasSubstr("expected \"gpu\" or \"cpu\""));
+  EXPECT_THAT(error_of(changed("\"reserved_gib\": 2.0", "\"reserved_gib\": 200")), HasSubstr("expected less than memory_gib"));
   EXPECT_THAT(error_of("{"), HasSubstr("f.json"));
   EXPECT_THROW(static_cast<void>(find_hardware("h1000")), ConfigError);
 }

@@ -167,6 +167,55 @@ TEST(PlanCommand, Advises) {
   EXPECT_THAT(text, HasSubstr("waits"));
 }
 
+// With a frozen block, shard_grad_op with the whole model as one unit is refused: its unit would be partly frozen.
+TEST(PlanCommand, AdviceTellsWhatIsRefused) {
+  const std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise",
+                                       "--fsdp.freeze=transformer.h.0.*"};
+  const std::string text = output_of(flags);
+  EXPECT_THAT(text, HasSubstr("choices fit on 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("refused: --fsdp.strategy=shard_grad_op --mesh.shard_size=world --fsdp.wrap=none"));
+
+  std::vector<std::string> large = flags;
+  large.insert(large.end(), {"--model.width=8192", "--model.heads=64", "--model.layers=80"});
+  EXPECT_THAT(error_of(large), HasSubstr("nothing fits on 16 ranks of a100-40")) << "the refusal is not why";
+}
+
+// Only strategies whose shards stay inside a node can use shared memory.
+TEST(PlanCommand, LeavesRefusedStrategiesOut) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "x.svg";
+  const std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=4",         "--hardware=cpu-epyc-9654",
+                                       "--mesh.backend=shared",       "--ranks-per-node=2", "--fsdp.strategy=hybrid_shard"};
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> all = flags;
+    all.push_back(flag);
+    return all;
+  };
+  EXPECT_THAT(output_of(with("--advise")), AllOf(HasSubstr("--fsdp.strategy=hybrid_shard --mesh.shard_size=2"),
+                                                 HasSubstr("refused: --fsdp.strategy=full_shard --mesh.shard_size=world")));
+  static_cast<void>(output_of(with("--svg=" + file)));
+  std::ostringstream drawn;
+  drawn << std::ifstream(file).rdbuf();
+  EXPECT_THAT(drawn.str(), AllOf(HasSubstr("hybrid_shard, 4 ranks"), HasSubstr("full_shard, 2 ranks"), Not(HasSubstr("full_shard, 4 ranks"))));
+}
+
+// The keys of a choice, added to the command, plan what was advised: the config's own reshard_after_forward would contradict them.
+TEST(PlanCommand, AdvisedKeysGiveTheAdvisedPlan) {
+  std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--fsdp.reshard_after_forward=8",
+                                 "--largest=false"};
+  std::vector<std::string> advise = flags;
+  advise.emplace_back("--advise");
+  std::istringstream text(output_of(advise));
+  std::string line, speed, key;
+  std::getline(text, line);
+  std::getline(text, speed);
+  std::getline(text, line);
+  for (std::istringstream keys(line); keys >> key;) flags.push_back(key);
+  flags.emplace_back("--json");
+  const auto json = nlohmann::json::parse(output_of(flags));
+  EXPECT_THAT(speed, HasSubstr(fmt::format(" {:.0f} tokens/s per rank", json["tokens_per_s_per_rank"].get<double>())));
+}
+
 TEST(PlanCommand, DrawsScaling) {
   const test::TemporaryFolder folder;
   const std::string file = folder / "scaling.svg";
@@ -193,6 +242,7 @@ TEST(PlanCommand, RefusesWhatTheTrainerRefuses) {
   EXPECT_THAT(refused("mlp", "cpu-epyc-9654", "--mesh.device=cuda"), HasSubstr("mesh.device = cuda, but cpu-epyc-9654 is a CPU"));
   EXPECT_THAT(refused("mlp", "h100-80", "--mesh.device=cpu"), HasSubstr("mesh.device = cpu, but h100-80 is a GPU"));
   EXPECT_EQ(refused("mlp", "h100-80", "--mesh.backend=nccl"), "no error");
+  EXPECT_THAT(refused("mlp", "h100-80", "--mesh.backend=staged"), HasSubstr("plan with mesh.backend=nccl"));
 }
 
 TEST(PlanCommand, BadInputIsOneLine) {
