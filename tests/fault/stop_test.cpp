@@ -192,6 +192,39 @@ TEST_F(Stop, AKillBehindModelsGoesBackToWhatAStopSaved) {
   }
 }
 
+// A run's folder as checkpoint.resume, from another run and from its own: its models are passed over, and counted once.
+TEST_F(Stop, ARunsFolderIsResumedFromItsNewestOptimizer) {
+  const auto train = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--train.log_interval=1", "--checkpoint.keep=0"});
+    return test::run(command(2, flags));
+  };
+  const std::vector<std::string> models{"--checkpoint.optimizer=false", "--checkpoint.interval=1"};
+  const auto train_models = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), models.begin(), models.end());
+    return train(flags);
+  };
+  ASSERT_EQ(train({"--train.steps=2"}).status, 0);
+  ASSERT_EQ(train_models({"--train.steps=4"}).status, 0);
+  const std::string resume = "--checkpoint.resume=" + run_folder(), passes_over = "and cannot be resumed: ";
+  const Finished other = train({resume, "--train.steps=6", "--run.dir=" + (folder_ / "other")});
+  EXPECT_EQ(other.status, 0) << other.output;
+  EXPECT_THAT(other.output, HasSubstr(passes_over + "steps 3 to 4 (2 checkpoints)"));
+  EXPECT_EQ(first_progress_step(other.output), 3) << other.output;
+
+  const Finished begun = train_models({resume, "--train.steps=5"});
+  EXPECT_EQ(begun.status, 0) << begun.output;
+  EXPECT_EQ(first_progress_step(begun.output), 3) << begun.output;
+  const Finished longer = train_models({resume, "--train.steps=7"});
+  EXPECT_EQ(longer.status, 0) << longer.output;
+  EXPECT_THAT(longer.output, HasSubstr(passes_over + "steps 3 to 5 (3 checkpoints)"));
+
+  // What going back past a damaged one costs is for the user to decide.
+  write_text(run_folder() + "/checkpoints/step-00000006/manifest.json", "{");
+  const Finished damaged = train({resume, "--train.steps=9", "--run.dir=" + (folder_ / "third")});
+  EXPECT_EQ(damaged.status, 2) << damaged.output;
+  EXPECT_THAT(damaged.error_lines(), ElementsAre(HasSubstr("step-00000006/manifest.json")));
+}
+
 // Without mpirun, which answers an interrupt itself.
 TEST_F(Stop, AnInterruptAtATerminalSaves) {
   Child child({program("mica-train"), folder_ / "run.cfg"});
