@@ -11,6 +11,7 @@
 
 #include "converted_product.hpp"
 #include "onednn_product.hpp"
+#include "respaced_product.hpp"
 #include "rounded_product.hpp"
 #include "thin_product.hpp"
 
@@ -34,6 +35,7 @@ const Product& Products::find(const ProductSpec& spec) {
 std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   if (ThinProduct::suits(spec)) return std::make_unique<ThinProduct>(spec);
   if (!onednn_supports(spec, native_bf16_)) return std::make_unique<ConvertedProduct>(spec, *this);
+  if (RespacedProduct::suits(spec)) return std::make_unique<RespacedProduct>(spec, *this);
   const auto begin = std::chrono::steady_clock::now();
   auto product = std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
   made_.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "respaced_product.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <dnnl.hpp>
+
+#include "mica/core/rounding.hpp"
+
+#include "parallel.hpp"
+#include "product_rows.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+constexpr std::int64_t kApart = 2048 / 4, kLine = 64 / 4;  // in floats
+/// A slice of B stays in the last-level cache until it is used. Shorter slices would add to C more often.
+constexpr std::int64_t kRespacedBytes = 8 << 20;
+/// Fewer rows are not worth a copy of B.
+constexpr std::int64_t kFewestRespaced = 32;
+
+/// oneDNN 2, src/cpu/x64/gemm/gemm_driver.cpp: whether the kernels of AVX2 read operands in place, since a copy would take as long.
+bool is_read_in_place(const ProductSpec& s) {
+#if DNNL_VERSION_MAJOR >= 3
+  static_cast<void>(s);
+  return false;
+#else
+  constexpr double kMostInverse = 0.0038;
+  const bool has_avx512 = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core;
+  return !has_avx512 && 1.0 / static_cast<double>(s.m) + 1.0 / static_cast<double>(s.n) >= kMostInverse;
+#endif
+}
+
+}  // namespace
+
+bool RespacedProduct::suits(const ProductSpec& s) {
+  return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.m >= kFewestRespaced &&
+         s.n >= kApart && s.ldb % kApart == 0 && is_read_in_place(s);
+}
+
+RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products) : spec_(spec), ldb_(round_up(spec.n, kLine) + kLine) {
+  if (ldb_ % kApart == 0) ldb_ += kLine;
+  const std::int64_t most = std::max<std::int64_t>(1, kRespacedBytes / (4 * ldb_));
+  depth_ = divide_up(spec.k, divide_up(spec.k, most));
+  const std::int64_t rest = spec.k - (divide_up(spec.k, depth_) - 1) * depth_;
+  first_ = &products.find(slice_spec(depth_, spec.accumulate));
+  next_ = &products.find(slice_spec(depth_, true));
+  last_ = &products.find(slice_spec(rest, true));
+}
+
+ProductSpec RespacedProduct::slice_spec(std::int64_t depth, bool accumulate) const {
+  ProductSpec s = spec_;
+  s.k = depth;
+  s.ldb = ldb_;
+  s.accumulate = accumulate;
+  return s;
+}
+
+std::int64_t RespacedProduct::slice_bytes() const { return round_up(4 * depth_ * ldb_, 64); }
+
+std::int64_t RespacedProduct::scratch_bytes() const {
+  return slice_bytes() + std::max({first_->scratch_bytes(), next_->scratch_bytes(), last_->scratch_bytes()});
+}
+
+void RespacedProduct::run(const void* a, const void* b, const void* /*bias*/, void* c, void* scratch) const {
+  auto* const slice = static_cast<float*>(scratch);
+  std::byte* const inner = static_cast<std::byte*>(scratch) + slice_bytes();
+  for (std::int64_t begin = 0; begin < spec_.k; begin += depth_) {
+    const std::int64_t rows = std::min(depth_, spec_.k - begin);
+    parallel_ranges(rows, 8, [&](std::int64_t first, std::int64_t end) {
+      for (std::int64_t row = first; row < end; ++row) {
+        std::memcpy(slice + row * ldb_, element_at(b, DType::f32, (begin + row) * spec_.ldb), static_cast<std::size_t>(4 * spec_.n));
+      }
+    });
+    const Product& product = begin == 0 ? *first_ : rows == depth_ ? *next_ : *last_;
+    product.run(element_at(a, DType::f32, spec_.transposed_a ? begin * spec_.lda : begin), slice, nullptr, c, inner);
+  }
+}
+
+}  // namespace mica::cpu

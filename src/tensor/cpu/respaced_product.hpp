@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "products.hpp"
+
+namespace mica::cpu {
+
+/// A product of few rows with a B whose rows lie a multiple of 2 KiB apart, so that they compete for the same lines of a first-level cache:
+/// some of B's rows at a time are copied to where they do not. [Note: rows 2 KiB apart]
+/// Without AVX-512 oneDNN 2 reads the B of such a product in place, at half its speed with 4 KiB and 0.7 of it with 2. Those are input
+/// gradients of layers with 512, 1,024, 1,536 ... inputs, of up to 280 rows or some more: small micro-batches, and the head's chunks.
+class RespacedProduct final : public Product {
+ public:
+  [[nodiscard]] static bool suits(const ProductSpec& spec);
+  /// @param products  makes the products of the slices
+  RespacedProduct(const ProductSpec& spec, Products& products);
+  [[nodiscard]] std::int64_t scratch_bytes() const override;
+  void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
+
+ private:
+  [[nodiscard]] ProductSpec slice_spec(std::int64_t depth, bool accumulate) const;
+  [[nodiscard]] std::int64_t slice_bytes() const;
+
+  ProductSpec spec_;
+  std::int64_t ldb_;    // of a slice
+  std::int64_t depth_;  // rows of B in a slice
+  const Product* first_;
+  const Product* next_;  // all others but the last
+  const Product* last_;
+};
+
+}  // namespace mica::cpu
