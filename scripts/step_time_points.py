@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Step times that mica-plan forecasts beside those of mica-train; a table of docs/planning.md. Needs an idle machine, and six minutes.
+"""Step times that mica-plan forecasts beside those of mica-train; a table of docs/planning.md. Needs an idle machine, and a quarter of an hour.
 
     scripts/step_time_points.py [--bin=build/release/bin]                                             on this machine
     scripts/cluster/cluster.sh with --nodes=2 -- scripts/step_time_points.py [--bin=...]              on two nodes, at two speeds of the link
 
-The forecasts' only input is a hardware file that mica-bench makes before the first training: one for all of them, on a cluster one for each
-speed. A training's step time is the median of means of three steps, from its fourth step on. One
-thread a rank.
+The forecasts' only input is a hardware file of the medians of what mica-bench measured before, between and after the trainings: one for all
+of them, on a cluster one for each speed. A training's step time is the median of means of three steps, from its fourth step on. One thread a
+rank.
 """
 import argparse
 import array
@@ -72,18 +72,20 @@ log_interval = 3
 [checkpoint]
 emergency = false
 """)
-        self.hardware = folder / "this.json"
 
-    def measure_machine(self):
-        done([*self.launcher(2), self.programs / "mica-bench", "gemm", f"--hardware-out={self.hardware}"])
-        self.measure_links()
+    def measured(self):
+        """@return what mica-bench says of the machine, three times of its links, which take less than a second"""
+        file = self.folder / "measured.json"
+        done([*self.launcher(2), self.programs / "mica-bench", "gemm", f"--hardware-out={file}"])
+        found = []
+        for _ in range(3):
+            done([*self.launcher(2), self.programs / "mica-bench", "comm", "--mib=16", f"--hardware-out={file}"])
+            found.append(json.loads(file.read_text()))
+        return found
 
-    def measure_links(self):
-        done([*self.launcher(2), self.programs / "mica-bench", "comm", "--mib=16", f"--hardware-out={self.hardware}"])
-
-    def expected_ms(self, ranks, keys):
+    def expected_ms(self, ranks, keys, hardware):
         return json.loads(done([self.programs / "mica-plan", self.config, f"--ranks={ranks}", f"--ranks-per-node={self.ranks_per_node}",
-                                f"--hardware={self.hardware}", "--json", "--largest=false", *keys]))["step_ms"]
+                                f"--hardware={hardware}", "--json", "--largest=false", *keys]))["step_ms"]
 
     def seen_ms(self, ranks, keys):
         with tempfile.TemporaryDirectory(dir=self.folder) as run:
@@ -93,13 +95,34 @@ emergency = false
 
     def compare(self, where, points):
         """@return the size of each error"""
+        samples, seen = self.measured(), []
+        for i, (ranks, name, keys) in enumerate(points):
+            seen.append(self.seen_ms(ranks, flags_of(keys)))
+            print(f"{where}, {name}: {seen[-1]:.1f} ms a step", file=sys.stderr)
+            if i % 2 == 1:
+                samples += self.measured()
+        hardware = self.folder / "this.json"
+        hardware.write_text(json.dumps(medians(samples)))
         errors = []
-        for ranks, name, keys in points:
-            flags = [f"--{key}={value}" for key, value in keys.items()]
-            expected, seen = self.expected_ms(ranks, flags), self.seen_ms(ranks, flags)
-            errors.append(abs(expected / seen - 1))
-            print(f"| {where} | {ranks} | {name} | {expected:.1f} | {seen:.1f} | {100 * (expected / seen - 1):+.1f} % |", flush=True)
+        for (ranks, name, keys), ms in zip(points, seen):
+            expected = self.expected_ms(ranks, flags_of(keys), hardware)
+            errors.append(abs(expected / ms - 1))
+            print(f"| {where} | {ranks} | {name} | {expected:.1f} | {ms:.1f} | {100 * (expected / ms - 1):+.1f} % |", flush=True)
         return errors
+
+
+def flags_of(keys):
+    return [f"--{key}={value}" for key, value in keys.items()]
+
+
+def medians(samples):
+    """Of JSON values of one form: each number is the median of theirs; the rest is the first one's."""
+    first = samples[0]
+    if isinstance(first, dict):
+        return {key: medians([each[key] for each in samples]) for key in first}
+    if isinstance(first, list):
+        return [medians(list(each)) for each in zip(*samples)]
+    return statistics.median_low(samples) if isinstance(first, (int, float)) else first
 
 
 def main():
@@ -117,14 +140,11 @@ def main():
         folder = pathlib.Path(name)
         if cluster:
             bench = Bench(programs, folder, lambda ranks: [cluster, "mpirun", ranks // 2], ranks_per_node=1)
-            bench.measure_machine()
             for rate in RATES:
                 done([cluster, "rate", rate])
-                bench.measure_links()
                 errors += bench.compare(f"two nodes, {rate}", ON_TWO_NODES)
         else:
             bench = Bench(programs, folder, lambda ranks: ["mpirun", "-np", ranks], ranks_per_node=2)
-            bench.measure_machine()
             errors += bench.compare("one node", ON_THE_MACHINE)
     print(f"median of the differences' size {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %")
 

@@ -144,8 +144,9 @@ void Trainer::finish_background_save() {
         look_at_background_save();  // reports failed attempts
         if (Clock::now() < next_words) continue;
         next_words += kBetweenWords;
-        progress_->warn(fmt::format("has waited for {:.0f} s until the background save of step {} is written; the file system may not answer",
-                                    std::chrono::duration<double>(Clock::now() - begin).count(), last_saved_));
+        progress_->warn(
+            fmt::format("has waited for {:.0f} s until the background save of step {} is written; the file system may not answer",
+                        std::chrono::duration<double>(Clock::now() - begin).count(), last_saved_));
       }
       look_at_background_save();
       saver_->wait();

@@ -238,9 +238,11 @@ exit $status
 
 // The save of the stop takes the place of the one that failed: on a full disk, and in a folder that is read-only for a while.
 TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
-  const std::map<std::string, std::string> full{{"BREAK", R"(head -c 5000000 /dev/zero > "$DISK/ballast")"}, {"MEND", R"(rm "$DISK/ballast")"}};
+  const std::map<std::string, std::string> full{{"BREAK", R"(head -c 5000000 /dev/zero > "$DISK/ballast")"},
+                                                {"MEND", R"(rm "$DISK/ballast")"}};
   const std::map<std::string, std::string> read_only{
-      {"BREAK", R"(all="$DISK/run/checkpoints"; mkdir -p "$all"; mount --bind "$all" "$all" && mount -o remount,ro,bind "$all" || exit 99)"},
+      {"BREAK",
+       R"(all="$DISK/run/checkpoints"; mkdir -p "$all"; mount --bind "$all" "$all" && mount -o remount,ro,bind "$all" || exit 99)"},
       {"MEND", R"(umount "$all")"}};
   for (const auto& how : {full, read_only}) {
     SCOPED_TRACE(how.at("BREAK"));

@@ -32,7 +32,8 @@ struct StartPoint {
 /// (checkpoint/lineage.hpp). A path goes back to that checkpoint, or starts from another run's checkpoint, but only once: later checkpoints
 /// record the path (Manifest::began_from). If the newest checkpoint records it, the same command resumes from the newest.
 /// The newest is one with optimizer state: a run that goes on from it sets newer ones of the model only aside, and makes their steps again.
-/// But if the newest of all is of train.steps or later, the run is finished; and if none has optimizer state, it is that one, which is refused.
+/// But if the newest of all is of train.steps or later, the run is finished; and if none has optimizer state, it is that one, which is
+/// refused.
 /// @throws ConfigError, CheckpointError on all ranks: no such checkpoint, resume = none although there are checkpoints, a rank
 ///         that cannot see it, a damaged manifest.
 /// @collective

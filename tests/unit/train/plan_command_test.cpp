@@ -184,7 +184,7 @@ TEST(PlanCommand, AdviceTellsWhatIsRefused) {
 TEST(PlanCommand, LeavesRefusedStrategiesOut) {
   const test::TemporaryFolder folder;
   const std::string file = folder / "x.svg";
-  const std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=4",         "--hardware=cpu-epyc-9654",
+  const std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=4",          "--hardware=cpu-epyc-9654",
                                        "--mesh.backend=shared",       "--ranks-per-node=2", "--fsdp.strategy=hybrid_shard"};
   const auto with = [&](const std::string& flag) {
     std::vector<std::string> all = flags;
@@ -196,7 +196,8 @@ TEST(PlanCommand, LeavesRefusedStrategiesOut) {
   static_cast<void>(output_of(with("--svg=" + file)));
   std::ostringstream drawn;
   drawn << std::ifstream(file).rdbuf();
-  EXPECT_THAT(drawn.str(), AllOf(HasSubstr("hybrid_shard, 4 ranks"), HasSubstr("full_shard, 2 ranks"), Not(HasSubstr("full_shard, 4 ranks"))));
+  EXPECT_THAT(drawn.str(),
+              AllOf(HasSubstr("hybrid_shard, 4 ranks"), HasSubstr("full_shard, 2 ranks"), Not(HasSubstr("full_shard, 4 ranks"))));
 }
 
 // The keys of a choice, added to the command, plan what was advised: the config's own reshard_after_forward would contradict them.
