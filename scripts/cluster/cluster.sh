@@ -16,7 +16,7 @@
 #   cluster.sh rate RATE|off [NODE]           of every link, or of one node's; may be changed at any time
 #   cluster.sh cut NODE, mend NODE            disconnects the node; reconnects it
 #   cluster.sh crash NODE, boot NODE          as after a power cut; starts it again (with its slurmd)
-#   cluster.sh counters                       bytes that each node's interface has sent and received
+#   cluster.sh counters                       bytes that each node's interface has sent and received, and frames sent
 #   cluster.sh status                         nodes, links, Slurm's view
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

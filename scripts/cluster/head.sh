@@ -136,16 +136,27 @@ on_head_crash() {
 on_head_cut() { init_of "$1" >/dev/null; ip link set "port$(index_of "$1")" down; }
 on_head_mend() { init_of "$1" >/dev/null; ip link set "port$(index_of "$1")" up; }
 
-# shape NODE RATE|off: both ends of its cable. The burst must hold a frame of 64 KiB.
+# burst_of RATE: 4 ms, and at least a frame of 64 KiB. With less than some frames a link's speed differs by a third from one job to the next.
+burst_of() {
+  local number=${1%%[!0-9]*} kbit=0
+  case $1 in
+    [0-9]*gbit) kbit=$((number * 1000000)) ;;
+    [0-9]*mbit) kbit=$((number * 1000)) ;;
+  esac
+  echo "$((kbit / 2000 > 64 ? kbit / 2000 : 64))kb"
+}
+
+# shape NODE RATE|off: both ends of its cable.
 shape() {
-  local node=$1 rate=$2 port
+  local node=$1 rate=$2 port burst
   port=port$(index_of "$node")
   if [[ "$rate" == off ]]; then
     tc qdisc del dev "$port" root 2>/dev/null || true
     in_network_of "$node" tc qdisc del dev eth0 root 2>/dev/null || true
   else
-    tc qdisc replace dev "$port" root tbf rate "$rate" burst 64kb latency 20ms
-    in_network_of "$node" tc qdisc replace dev eth0 root tbf rate "$rate" burst 64kb latency 20ms
+    burst=$(burst_of "$rate")
+    tc qdisc replace dev "$port" root tbf rate "$rate" burst "$burst" latency 20ms
+    in_network_of "$node" tc qdisc replace dev eth0 root tbf rate "$rate" burst "$burst" latency 20ms
   fi
 }
 
@@ -164,7 +175,7 @@ on_head_counters() {
   local node
   while read -r node; do
     [[ ! -e "$state/$node.pid" ]] || in_network_of "$node" ip -s -j link show eth0 |
-      sed "s/.*\"rx\":{\"bytes\":\([0-9]*\).*\"tx\":{\"bytes\":\([0-9]*\).*/$node sent \2 received \1/"
+      sed "s/.*\"rx\":{\"bytes\":\([0-9]*\).*\"tx\":{\"bytes\":\([0-9]*\),\"packets\":\([0-9]*\).*/$node sent \2 received \1 frames-sent \3/"
   done <$state/nodes
 }
 

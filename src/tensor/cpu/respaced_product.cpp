@@ -27,9 +27,13 @@ bool is_read_in_place(const ProductSpec& s) {
   static_cast<void>(s);
   return false;
 #else
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto has = [isa](dnnl::cpu_isa of) {
+    return (isa & static_cast<unsigned>(of)) == static_cast<unsigned>(of);
+  };  // bit sets of features
   constexpr double kMostInverse = 0.0038;
-  const bool has_avx512 = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core;
-  return !has_avx512 && 1.0 / static_cast<double>(s.m) + 1.0 / static_cast<double>(s.n) >= kMostInverse;
+  return has(dnnl::cpu_isa::avx2) && !has(dnnl::cpu_isa::avx512_core) &&
+         1.0 / static_cast<double>(s.m) + 1.0 / static_cast<double>(s.n) >= kMostInverse;
 #endif
 }
 

@@ -27,9 +27,9 @@ std::string on_cluster(const std::vector<std::string>& words, double limit_s) {
 std::map<std::string, Traffic> traffic_of_nodes() {
   std::map<std::string, Traffic> found;
   std::istringstream words(on_cluster({"counters"}));
-  std::string node, sent, received;
+  std::string node, word;
   Traffic traffic;
-  while (words >> node >> sent >> traffic.sent >> received >> traffic.received) found[node] = traffic;
+  while (words >> node >> word >> traffic.sent >> word >> traffic.received >> word >> traffic.frames_sent) found[node] = traffic;
   return found;
 }
 

@@ -14,9 +14,9 @@ namespace mica::test {
 /// Runs it, expects status 0, and gives its output.
 std::string on_cluster(const std::vector<std::string>& words, double limit_s = 300);
 
-/// Bytes that a node's interface has counted.
+/// What a node's interface has counted: bytes, and frames of up to 64 KiB, which have one header of 66 bytes each.
 struct Traffic {
-  std::int64_t sent = 0, received = 0;
+  std::int64_t sent = 0, received = 0, frames_sent = 0;
 };
 [[nodiscard]] std::map<std::string, Traffic> traffic_of_nodes();
 
