@@ -40,7 +40,7 @@ bool is_read_in_place(const ProductSpec& s) {
 }  // namespace
 
 bool RespacedProduct::suits(const ProductSpec& s) {
-  return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.m >= kFewestRespaced &&
+  return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.m >= kFewestRespaced && s.k > 0 &&
          s.n >= kApart && s.ldb % kApart == 0 && is_read_in_place(s);
 }
 

@@ -73,6 +73,7 @@ TEST(RespacedProduct, SuitsFewRowsOfWideBs) {
   EXPECT_EQ(suits([](ProductSpec& s) { s.accumulate = s.transposed_a = true; }), is_slow);
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 288; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 16; }));
+  EXPECT_FALSE(suits([](ProductSpec& s) { s.k = 0; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldb = 768; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.transposed_b = true; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.bias = DType::f32; }));
