@@ -14,7 +14,8 @@ namespace {
 /// Integers, whose sums of a few thousand products are exact in floats.
 std::vector<float> small_integers(std::int64_t n, std::int64_t modulus) {
   std::vector<float> values;
-  for (std::int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(i * 7 % modulus - modulus / 2));
+  const std::int64_t middle = modulus / 2;
+  for (std::int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(i * 7 % modulus - middle));
   return values;
 }
 
