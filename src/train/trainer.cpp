@@ -327,7 +327,6 @@ Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
     progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, *loss));
     evaluated_step_ = step;
     val_loss_ = *loss;
-    if (val_fingerprint_.empty()) val_fingerprint_ = app_.comm.from_first_rank([&] { return datasets_.val->fingerprint(); });
     val_data_ =
         fmt::format("{}; {} sequences of {} tokens", val_fingerprint_, num_evaluated(*datasets_.val, evaluation), config_.train.seq_len);
   }

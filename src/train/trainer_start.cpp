@@ -92,6 +92,7 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
                                     return Datasets::open(config);
                                   })),
       data_fingerprint_(make_on_all_ranks(app.comm, [&] { return datasets_.train.fingerprint(); })),
+      val_fingerprint_(make_on_all_ranks(app.comm, [&] { return datasets_.val ? datasets_.val->fingerprint() : ""; })),
       continuation_(make_on_all_ranks(app.comm,
                                       [&] {
                                         times.end("data");
@@ -128,8 +129,7 @@ void Trainer::check_same_data() const {
       "data.train", [&] { return fmt::format("{}, samples {:08x}", data_fingerprint_, datasets_.train.sample_checksum()); }, advice)};
   if (datasets_.val)
     checks.push_back(launch::same_value(
-        "data.val", [&] { return fmt::format("{}, samples {:08x}", datasets_.val->fingerprint(), datasets_.val->sample_checksum()); },
-        advice));
+        "data.val", [&] { return fmt::format("{}, samples {:08x}", val_fingerprint_, datasets_.val->sample_checksum()); }, advice));
   launch::LaunchChecks(app_.world).run(checks);
 }
 

@@ -24,9 +24,8 @@ namespace mica::train {
 class BatchLoader {
  public:
   /// @param context, device_mesh, dataset  outlive it.
-  /// @param data_rank  in [0, plan.num_ranks): in training mesh.rank(). The launcher may number ranks in another order than the mesh; with
-  /// its
-  ///                   numbers deterministic results would not be those of one rank.
+  /// @param data_rank  in [0, plan.num_ranks): in training mesh.rank(). The launcher may number ranks in another order than the mesh;
+  ///                   with its numbers deterministic results would not be those of one rank.
   BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset, data::Sampler sampler,
               data::BatchPlan plan, int data_rank);
 

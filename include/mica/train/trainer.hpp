@@ -177,6 +177,7 @@ class Trainer {
   Device device_;
   Datasets datasets_;
   std::string data_fingerprint_;  ///< of data.train; computed once, since it reads tokens
+  std::string val_fingerprint_;   ///< the same of data.val; empty without it
   Continuation continuation_;     ///< empty without a checkpoint to resume from
   data::BatchPlan plan_;
   ShardedModel model_;
@@ -217,7 +218,6 @@ class Trainer {
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
   double val_loss_ = 0;
   std::string val_data_;               ///< Manifest::val_data, of val_loss_
-  std::string val_fingerprint_;        ///< of data.val; empty before the first evaluation
   bool has_diverged_ = false;          ///< the loss or gradient norm of the last step is NaN or infinite, or a parameter when it was saved
   std::unique_ptr<EventFile> events_;  ///< null without log.tensorboard
   std::vector<Pending> pending_;
