@@ -119,6 +119,10 @@ void check_optimizer(const Config& config) {
   }
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+  if (config.optim.schedule == "constant") refuse_idle_keys(config, {"optim.min_lr"}, "optim.schedule = constant");
+  if (config.fsdp.param_dtype != "fp16" && config.fsdp.reduce_dtype != "fp16") {
+    refuse_idle_keys(config, {"optim.loss_scale", "optim.loss_scale_interval"}, "dtypes other than fp16");
+  }
 }
 
 void check_rope(const Config& config) {
