@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <type_traits>
 
@@ -18,6 +19,11 @@ template <std::integral T>
 template <std::integral T>
 [[nodiscard]] constexpr T round_down(T value, std::type_identity_t<T> multiple) {
   return value / multiple * multiple;
+}
+/// The size of the fewest parts of at most `most` that differ least: 10 in parts of at most 4 are 4 + 4 + 2, 9 are 3 + 3 + 3.
+template <std::integral T>
+[[nodiscard]] constexpr T even_part(T total, std::type_identity_t<T> most) {
+  return divide_up(total, std::max(divide_up(total, most), T{1}));
 }
 
 }  // namespace mica

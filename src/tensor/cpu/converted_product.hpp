@@ -1,30 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
+#include <vector>
 
 #include "products.hpp"
 
 namespace mica::cpu {
 
-/// A product computed in f32, for dtypes that oneDNN cannot multiply, or only slowly. A is converted whole, B and C in slices
-/// of columns, so that the scratch stays small compared with the operands. [Note: converted product]
+/// A product computed in f32, for dtypes that oneDNN cannot multiply, or only slowly. A is converted whole, B and C in parts, so that the
+/// scratch stays small compared with the operands. [Note: converted product]
+/// A part of B is some of its columns, or some of its rows where columns are long: input gradients of a head. A part of C is summed in f32
+/// and rounded once. No part of a larger matrix has few columns or rows, since oneDNN is slow with those.
 class ConvertedProduct final : public Product {
  public:
-  /// @param products  makes the f32 products of the slices.
+  /// @param products  makes the f32 products of the parts
   ConvertedProduct(const ProductSpec& spec, Products& products);
   [[nodiscard]] std::int64_t scratch_bytes() const override { return scratch_bytes_; }
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
 
  private:
-  [[nodiscard]] ProductSpec slice_spec(std::int64_t cols) const;
-  [[nodiscard]] const float* convert_b(const void* b, std::int64_t begin, std::int64_t cols, float* scratch) const;
+  /// C's rows [row, row + rows) and columns [col, col + cols), summed over k's [first, first + depth).
+  struct Part {
+    std::int64_t row = 0, rows = 0, col = 0, cols = 0, first = 0, depth = 0;
+    const Product* product = nullptr;
+  };
+  [[nodiscard]] ProductSpec part_spec(const Part& part) const;
+  /// B of a part.
+  [[nodiscard]] const float* convert_b(const void* b, const Part& part, float* scratch) const;
 
   ProductSpec spec_;
-  std::int64_t slice_cols_ = 0;
-  const Product* slice_ = nullptr;
-  const Product* last_slice_ = nullptr;  // n need not divide
-  // Offsets in the scratch; a part that is not needed has no bytes.
+  std::int64_t lda_;         // of A in f32
+  std::vector<Part> parts_;  // those with the same B follow each other, from row 0 on
+  // Offsets in the scratch; what is not needed has no bytes.
   std::int64_t a_offset_ = 0, b_offset_ = 0, bias_offset_ = 0, c_offset_ = 0, inner_offset_ = 0, scratch_bytes_ = 0;
 };
 

@@ -40,8 +40,7 @@ HeadLoss::HeadLoss(Products& products, const arguments::HeadTensors& tensors, do
       stride_(round_up(vocab_, 16)) {
   std::int64_t most = std::max<std::int64_t>(1, logits_bytes / (4 * stride_));
   if (most > kRowsTogether) most = most / kRowsTogether * kRowsTogether;
-  const std::int64_t alike = divide_up(rows_, divide_up(rows_, most));  // no short last chunk
-  chunk_ = std::min({rows_, most, round_up(alike, kRowsTogether)});
+  chunk_ = std::min({rows_, most, round_up(even_part(rows_, most), kRowsTogether)});  // no short last chunk
   const std::int64_t chunks = num_chunks();
   if (chunks > 1) first_ = find(products, 0);
   if (chunks > 2) middle_ = find(products, 1);

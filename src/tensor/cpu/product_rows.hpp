@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "mica/core/dtype.hpp"
+#include "mica/core/rounding.hpp"
 
 namespace mica::cpu {
 
@@ -14,6 +15,15 @@ namespace mica::cpu {
 }
 [[nodiscard]] inline std::byte* element_at(void* data, DType dtype, std::int64_t index) {
   return static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
+}
+
+/// Rows of a multiple of so many floats share lines of a first-level cache. See [Note: rows 2 KiB apart].
+constexpr std::int64_t kRowsApart = 2048 / 4;
+/// Floats from one row of `cols` to the next with which they do not.
+[[nodiscard]] constexpr std::int64_t spaced(std::int64_t cols) {
+  constexpr std::int64_t kLine = 64 / 4;
+  const std::int64_t floats = round_up(cols, kLine) + kLine;
+  return floats % kRowsApart == 0 ? floats + kLine : floats;
 }
 
 /// C (+)= sums [rows, cols], which are dense; c's rows lie ldc elements apart. Each element is rounded once.

@@ -15,7 +15,6 @@ namespace mica::cpu {
 
 namespace {
 
-constexpr std::int64_t kApart = 2048 / 4, kLine = 64 / 4;  // in floats
 /// A slice of B stays in the last-level cache until it is used. Shorter slices would add to C more often.
 constexpr std::int64_t kRespacedBytes = 8 << 20;
 /// Fewer rows are not worth a copy of B.
@@ -41,13 +40,11 @@ bool is_read_in_place(const ProductSpec& s) {
 
 bool RespacedProduct::suits(const ProductSpec& s) {
   return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.m >= kFewestRespaced && s.k > 0 &&
-         s.n >= kApart && s.ldb % kApart == 0 && is_read_in_place(s);
+         s.n >= kRowsApart && s.ldb % kRowsApart == 0 && is_read_in_place(s);
 }
 
-RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products) : spec_(spec), ldb_(round_up(spec.n, kLine) + kLine) {
-  if (ldb_ % kApart == 0) ldb_ += kLine;
-  const std::int64_t most = std::max<std::int64_t>(1, kRespacedBytes / (4 * ldb_));
-  depth_ = divide_up(spec.k, divide_up(spec.k, most));
+RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products) : spec_(spec), ldb_(spaced(spec.n)) {
+  depth_ = even_part(spec.k, std::max<std::int64_t>(1, kRespacedBytes / (4 * ldb_)));
   const std::int64_t rest = spec.k - (divide_up(spec.k, depth_) - 1) * depth_;
   first_ = &products.find(slice_spec(depth_, spec.accumulate));
   next_ = &products.find(slice_spec(depth_, true));

@@ -1,23 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-#include <memory>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "../../../src/tensor/cpu/respaced_product.hpp"
+#include "product_testing.hpp"
 
 // Also where oneDNN would not read B in place: a product with AVX-512 is as right.
 namespace mica::cpu {
 namespace {
-
-/// Integers, whose sums of a few thousand products are exact in floats.
-std::vector<float> small_integers(std::int64_t n, std::int64_t modulus) {
-  std::vector<float> values;
-  const std::int64_t middle = modulus / 2;
-  for (std::int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(i * 7 % modulus - middle));
-  return values;
-}
 
 TEST(RespacedProduct, IsTheSumOfItsSlices) {
   constexpr std::int64_t m = 3, n = 512;
@@ -34,27 +21,8 @@ TEST(RespacedProduct, IsTheSumOfItsSlices) {
                                .transposed_a = transposed_a,
                                .accumulate = accumulate};
         const RespacedProduct product(spec, products);
-        const auto at = [&](std::int64_t row, std::int64_t i) {
-          return static_cast<std::size_t>(transposed_a ? i * spec.lda + row : row * spec.lda + i);
-        };
-        const std::vector<float> a = small_integers((transposed_a ? k : m) * spec.lda, 11), b = small_integers(k * spec.ldb, 13);
-        const std::vector<float> before = small_integers(m * spec.ldc, 17);
-        std::vector<float> c = before;
-        std::vector<std::byte> scratch(static_cast<std::size_t>(product.scratch_bytes()) + 64);
-        void* aligned = scratch.data();
-        std::size_t space = scratch.size();
-        ASSERT_NE(std::align(64, static_cast<std::size_t>(product.scratch_bytes()), aligned, space), nullptr);
-        product.run(a.data(), b.data(), nullptr, c.data(), aligned);
-        for (std::int64_t row = 0; row < m; ++row) {
-          for (std::int64_t col = 0; col < spec.ldc; ++col) {
-            const auto here = static_cast<std::size_t>(row * spec.ldc + col);
-            double expected = accumulate || col >= n ? before[here] : 0;
-            for (std::int64_t i = 0; i < (col < n ? k : 0); ++i)
-              expected += a[at(row, i)] * b[static_cast<std::size_t>(i * spec.ldb + col)];
-            ASSERT_EQ(c[here], expected) << row << " " << col << " of k " << k << (transposed_a ? ", a transposed" : "")
-                                         << (accumulate ? ", added" : "");
-          }
-        }
+        expect_exact(product, spec);
+        if (HasFatalFailure()) return;
       }
     }
   }
