@@ -106,7 +106,12 @@ void Session::abort(int exit_code) {
   int finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (initialized != 0 && finalized == 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  if (initialized != 0 && finalized == 0) {
+    // MPICH's launcher ends a job with what ranks have written and it has not read yet: the error that explains the end.
+    constexpr auto kForwarding = std::chrono::milliseconds(200);
+    std::this_thread::sleep_for(kForwarding);
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
   _exit(exit_code);  // without MPI, or if MPI_Abort has returned
 }
 
