@@ -87,8 +87,7 @@ mpich() {
   scripts/install-packages.sh --mpich
   export OMP_NUM_THREADS=1
   stage "mpich: build" build mpich
-  # Half as many at a time: MPICH's waiting ranks take a core from those that compute.
-  stage "mpich: tests under mpirun" run_tests build/mpich -L mpi -LE 'unit|soak|gpu' --parallel $((2 * jobs))
+  stage "mpich: tests under mpirun" run_tests build/mpich -L mpi -LE 'unit|soak|gpu'
   stage "mpich: a training on 2 ranks" train_briefly mpich mpiexec.mpich
 }
 
