@@ -460,7 +460,7 @@ std::vector<Row> rows() {
        }},
       {"optim.loss_scale",
        [] {
-         EXPECT_EQ(Setup("--optim.loss_scale=1024").model.scaler, nullptr) << "nothing is fp16";
+         EXPECT_EQ(Setup("--fsdp.param_dtype=bf16").model.scaler, nullptr) << "nothing is fp16";
          EXPECT_EQ(loss_scale_after("--optim.loss_scale=1024", 0), 1024);
        }},
       {"optim.loss_scale_interval",
