@@ -20,7 +20,7 @@ template <std::integral T>
 [[nodiscard]] constexpr T round_down(T value, std::type_identity_t<T> multiple) {
   return value / multiple * multiple;
 }
-/// The size of the fewest parts of at most `most` that differ least: 10 in parts of at most 4 are 4 + 4 + 2, 9 are 3 + 3 + 3.
+/// The size of all parts but perhaps the last, cut as few and as even as can be with at most `most` in each: of 9 with at most 4 it is 3.
 template <std::integral T>
 [[nodiscard]] constexpr T even_part(T total, std::type_identity_t<T> most) {
   return divide_up(total, std::max(divide_up(total, most), T{1}));

@@ -13,7 +13,7 @@ namespace mica::cpu {
 
 namespace {
 
-/// Floats of a part of B or C, which stays in the last-level cache; more, where a part would have fewer columns or rows than kFewest.
+/// The most floats of a part of B or C, which stays in the last-level cache; but kFewest columns or rows are not cut.
 constexpr std::int64_t kPartFloats = 2 << 20, kFewest = 512;
 /// Longer columns of B are cut.
 constexpr std::int64_t kLongestColumns = 16384;

@@ -10,7 +10,7 @@ namespace mica::cpu {
 /// A product computed in f32, for dtypes that oneDNN cannot multiply, or only slowly. A is converted whole, B and C in parts, so that the
 /// scratch stays small compared with the operands. [Note: converted product]
 /// A part of B is some of its columns, or some of its rows where columns are long: input gradients of a head. A part of C is summed in f32
-/// and rounded once. No part of a larger matrix has few columns or rows, since oneDNN is slow with those.
+/// and rounded once. Parts have hundreds of columns and rows, but for the last ones: oneDNN is slow with few.
 class ConvertedProduct final : public Product {
  public:
   /// @param products  makes the f32 products of the parts
