@@ -134,6 +134,9 @@ function(mica_add_test)
     # Each mpirun has a folder of its own: those that start and end at once in one folder make and remove it under each other.
     set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
     math(EXPR processors "(${ranks} + 1) / 2 * ${mica_half_core}")
+    if(processors GREATER mica_whole_core)  # they would wait until nearly all other tests have ended
+      set(processors ${mica_whole_core})
+    endif()
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
       COST ${ranks}  # large ones first: small ones fit beside the last of them
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"

@@ -51,7 +51,7 @@ bool eventually(double limit_s, const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   return true;
 }

@@ -61,8 +61,10 @@ ParityRun run_counted(const ParityCase& c, const mpi::Communicator& comm) {
   return run;
 }
 
-/// MICA_PARITY_CASES: how many of the matrix; if it isn't set, 20 to 40 for each strategy and grid.
-std::size_t num_cases_asked() { return static_cast<std::size_t>(test::environment_number("MICA_PARITY_CASES", 240)); }
+/// MICA_PARITY_CASES: how many of the matrix; if it isn't set, 12 for each strategy and grid.
+std::size_t num_cases_asked(std::size_t num_grids) {
+  return static_cast<std::size_t>(test::environment_number("MICA_PARITY_CASES", static_cast<std::int64_t>(12 * num_grids)));
+}
 
 TEST(Parity, A1_EveryCaseFollowsOnePlainRank) {
   const mpi::Communicator comm = mpi::Communicator::world();
@@ -72,7 +74,7 @@ TEST(Parity, A1_EveryCaseFollowsOnePlainRank) {
   const std::map<int, std::size_t> num_grids{{1, 6}, {2, 8}, {3, 8}, {4, 10}, {6, 12}};
   std::vector<ParityCase> cases = parity_matrix(world_size);
   ASSERT_EQ(cases.size(), num_grids.at(world_size) * 2 * 3 * 3 * 2 * 3 * 2);
-  cases.resize(std::min(cases.size(), num_cases_asked()));
+  cases.resize(std::min(cases.size(), num_cases_asked(num_grids.at(world_size))));
   std::map<std::pair<int, DType>, ParityRun> plain_runs;
   int num_sharing = 0;
   for (ParityCase& c : cases) {
