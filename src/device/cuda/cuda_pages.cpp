@@ -13,7 +13,7 @@ namespace {
 
 /// Mapping a page takes the driver some 100 us whatever its size, and resident memory is counted in pages.
 constexpr std::uintptr_t kPage = std::uintptr_t{16} << 20;
-constexpr std::uintptr_t kAlignment = 256;  // as cudaMalloc: libraries' fastest paths require it
+constexpr std::uintptr_t kCudaMallocAlignment = 256;  // libraries' fastest paths require it
 
 class CudaPages final : public Pages {
  public:
@@ -28,7 +28,7 @@ class CudaPages final : public Pages {
     begin_ = static_cast<std::uintptr_t>(base);
     end_ = begin_ + bytes_;
     page_bytes_ = kPage;
-    alignment_ = kAlignment;
+    alignment_ = kCudaMallocAlignment;
   }
   ~CudaPages() override {
     release(begin_, end_);
