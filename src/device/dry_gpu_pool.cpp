@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dry_gpu_pool.hpp"
 
+#include "cuda/cuda_pages.hpp"
 #include "dry_pages.hpp"
 #include "own_blocks.hpp"
 
@@ -9,7 +10,6 @@ namespace {
 
 constexpr std::int64_t kPlenty = std::int64_t{1} << 51;  // 2 PiB, for plans that fit no GPU either
 constexpr std::int64_t kGranularity = std::int64_t{2} << 20;
-constexpr std::uintptr_t kAlignment = 256;
 
 class DryBlocks final : public OwnBlocks {
  public:
@@ -21,13 +21,13 @@ class DryBlocks final : public OwnBlocks {
  private:
   [[nodiscard]] std::int64_t granularity() const override { return kGranularity; }
   // No other pages get the same addresses.
-  [[nodiscard]] std::uintptr_t make(std::int64_t bytes) override { return make_dry_pages(bytes, kAlignment)->begin(); }
+  [[nodiscard]] std::uintptr_t make(std::int64_t bytes) override { return make_dry_pages(bytes, kCudaMallocAlignment)->begin(); }
   void free(std::uintptr_t /*address*/, std::int64_t /*bytes*/) override {}
 };
 
 class DryGpuPool final : public WithOwnBlocks<Pool> {
  public:
-  DryGpuPool() : WithOwnBlocks(make_dry_pages(kPlenty, kAlignment), std::make_unique<DryBlocks>()) {}
+  DryGpuPool() : WithOwnBlocks(make_dry_pages(kPlenty, kCudaMallocAlignment), std::make_unique<DryBlocks>()) {}
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
   [[nodiscard]] DeviceKind device_of(const void* data) const override {
     return arena().contains(number(data)) || blocks().contains(number(data)) ? DeviceKind::cuda : DeviceKind::cpu;

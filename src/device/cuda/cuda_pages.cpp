@@ -13,7 +13,6 @@ namespace {
 
 /// Mapping a page takes the driver some 100 us whatever its size, and resident memory is counted in pages.
 constexpr std::uintptr_t kPage = std::uintptr_t{16} << 20;
-constexpr std::uintptr_t kCudaMallocAlignment = 256;  // libraries' fastest paths require it
 
 class CudaPages final : public Pages {
  public:
