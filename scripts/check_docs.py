@@ -11,9 +11,9 @@ are looked up in the sources (scripts/docs_checks: one file a promise).
 import argparse
 import sys
 
-from docs_checks import blocks, commands, files, from_pytorch, messages, references, run, test_names
+from docs_checks import blocks, commands, files, from_pytorch, messages, references, run, tables, test_names
 
-CHECKS = (references, commands, from_pytorch, test_names, files, messages)
+CHECKS = (references, tables, commands, from_pytorch, test_names, files, messages)
 
 
 def list_blocks():
