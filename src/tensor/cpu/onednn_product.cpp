@@ -55,6 +55,11 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
 
 }  // namespace
 
+bool onednn_uses(dnnl::cpu_isa isa) {
+  const auto features = static_cast<unsigned>(isa);  // bit sets of features
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & features) == features;
+}
+
 bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   if (spec.a != spec.b) return false;
   if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;

@@ -10,6 +10,10 @@
 
 namespace mica::cpu {
 
+/// Whether oneDNN uses all of these instructions here: the processor and the system have them, and ONEDNN_MAX_CPU_ISA does not leave them
+/// out.
+[[nodiscard]] bool onednn_uses(dnnl::cpu_isa isa);
+
 /// Whether oneDNN's matmul has a fast implementation of these dtypes (bf16: given the instructions).
 [[nodiscard]] bool onednn_supports(const ProductSpec& spec, bool native_bf16);
 

@@ -4,12 +4,14 @@
 #include <optional>
 
 #include "loops.hpp"
+#include "onednn_product.hpp"
 
 namespace mica::cpu {
 
 #if defined(__x86_64__)
 namespace v4 {
 void install_pair_tiles(PairTiles& tiles);
+void install_amx_tiles(PairTiles& tiles);
 }  // namespace v4
 #endif
 
@@ -19,6 +21,8 @@ const PairTiles* pair_tiles() {
     if (loops().isa == Isa::v4 && __builtin_cpu_supports("avx512bf16")) {
       PairTiles made{};
       v4::install_pair_tiles(made);
+      // oneDNN has asked the system to let this process use AMX's registers.
+      if (onednn_uses(dnnl::cpu_isa::avx512_core_amx)) v4::install_amx_tiles(made);
       return made;
     }
 #endif

@@ -8,7 +8,8 @@ namespace mica::cpu {
 /// Two bf16 numbers that are neighbours along a product's depth; the first in the lower half. [Note: pairs of bf16]
 /// Processors with AVX512-BF16 multiply two pairs and add both products to an f32 in one instruction: twice the rate of f32. The left
 /// operand's rows are pairs as they lie in memory; the right operand has rows 2k and 2k+1 interleaved. bf16 is converted with its
-/// rounding to nearest even; the instruction takes subnormal numbers as zero.
+/// rounding to nearest even; the instruction takes subnormal numbers as zero. AMX multiplies 16 rows of 16 pairs by 16 x 16 of them at
+/// once, from the same arrangement in memory.
 using Pair = std::uint32_t;
 
 /// What attention in bf16 needs, as Tiles is for f32, and products of few rows. Single-threaded.

@@ -66,11 +66,7 @@ std::string ProductSpec::to_string() const {
                      bias ? fmt::format(" + bias {}", dtype_name(*bias)) : "", accumulate ? "+= " : "", dtype_name(c));
 }
 
-bool Products::processor_has_bf16() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & needed) == needed;  // the values are bit sets of features
-}
+bool Products::processor_has_bf16() { return onednn_uses(dnnl::cpu_isa::avx512_core_bf16); }
 
 std::string Products::library_description() {
   const auto name = [](dnnl::cpu_isa isa) -> const char* {

@@ -8,6 +8,7 @@
 
 #include "mica/core/rounding.hpp"
 
+#include "onednn_product.hpp"
 #include "parallel.hpp"
 #include "product_rows.hpp"
 
@@ -26,12 +27,8 @@ bool is_read_in_place(const ProductSpec& s) {
   static_cast<void>(s);
   return false;
 #else
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto has = [isa](dnnl::cpu_isa of) {
-    return (isa & static_cast<unsigned>(of)) == static_cast<unsigned>(of);
-  };  // bit sets of features
   constexpr double kMostInverse = 0.0038;
-  return has(dnnl::cpu_isa::avx2) && !has(dnnl::cpu_isa::avx512_core) &&
+  return onednn_uses(dnnl::cpu_isa::avx2) && !onednn_uses(dnnl::cpu_isa::avx512_core) &&
          1.0 / static_cast<double>(s.m) + 1.0 / static_cast<double>(s.n) >= kMostInverse;
 #endif
 }
