@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs Mica's tests.
-#   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
+#   scripts/test.sh                the default suite; CI runs it with the next two kinds, and then short fuzzing and the build for GPUs
+#   scripts/test.sh --extended     jobs under Slurm, installed trees, the documents' commands, mica-bench
+#   scripts/test.sh --emulated-gpu tests of the GPU code on an emulated GPU
 #   scripts/test.sh -R NAME ...    arguments go to ctest
-#   scripts/test.sh --emulated-gpu tests of the GPU code on an emulated GPU; CI runs them with the default suite
 #   scripts/test.sh --sanitizers [PRESET]  unit tests and a training on 2 ranks under address+undefined (preset debug) and thread
 #                                  sanitizers (tsan), or under one of them
 #   scripts/test.sh --mpich        tests under mpirun and a training on 2 ranks with Debian's MPICH
@@ -160,7 +161,7 @@ case "${1:-}" in
   --mutations) stage mutations scripts/mutate.py; exit ;;
 esac
 labels=(-LE 'soak|gpu')
-whole=false   # the whole default suite
+whole=false   # what runs without arguments
 if [[ "${1:-}" == "--soak" ]]; then
   labels=(-L soak)
   shift
@@ -168,12 +169,17 @@ if [[ "${1:-}" == "--soak" ]]; then
     export MICA_SOAK_PERCENT=$1
     shift
   fi
+elif [[ "${1:-}" == "--extended" ]]; then
+  labels=(-L extended)
+  shift
 elif [[ $# -eq 0 ]]; then
   whole=true
+  [[ "${CI:-}" == "true" ]] || labels=(-LE 'soak|gpu|extended')
 fi
 stage build build dev
 if $whole; then stage clang-tidy scripts/check_tidy.sh; fi
 stage tests run_tests build/release "${labels[@]}" "$@"
+if [[ "${labels[*]}" == *"|extended" ]]; then echo "== left to CI: scripts/test.sh --extended, --emulated-gpu and --fuzz"; fi
 if $whole && [[ "${CI:-}" == "true" ]]; then
   stage "the build for GPUs" cuda
   stage fuzzing fuzz 10
