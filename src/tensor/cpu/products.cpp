@@ -10,6 +10,7 @@
 #include "mica/core/error.hpp"
 
 #include "converted_product.hpp"
+#include "deep_product.hpp"
 #include "onednn_product.hpp"
 #include "respaced_product.hpp"
 #include "rounded_product.hpp"
@@ -41,6 +42,7 @@ std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   made_.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   ++made_.num;
   if (RoundedProduct::suits(spec, product->scratch_bytes())) return std::make_unique<RoundedProduct>(spec, *this);
+  if (DeepProduct::suits(spec, product->scratch_bytes())) return std::make_unique<DeepProduct>(spec, *this);
   return product;
 }
 
