@@ -104,6 +104,29 @@ TEST_P(CachedAttention, NeitherLayoutNorOtherRowsChangeBits) {
   }
 }
 
+/// What follows in a longer prompt changes no bits either. By tiles: from 16 tokens on.
+TEST_P(CachedAttention, ALongerPromptChangesNoBits) {
+  for (const std::int64_t dim : {8, 24, 40, 64}) {
+    const AttentionShape whole{1, kCapacity, 64, dim};  // many: bf16 hides most differences
+    HostTensor qkv = random({1, kCapacity, whole.qkv_width()}, 1), keys = random({1, kCapacity, whole.kv_width()}, 2), values = keys;
+    const auto outputs = [&](std::int64_t tokens) {
+      AttentionShape s = whole;
+      s.seq_len = tokens;
+      HostTensor y = fresh({1, tokens, s.q_width()});
+      tested_->attention_cached(*stream_, s, ConstQkv{.q = qkv.view().slice(0, tokens * s.qkv_width())}, {}, {keys, values}, {{{0, 0}}}, y);
+      stream_->synchronize();
+      return y;
+    };
+    const HostTensor all = outputs(kCapacity);
+    for (const std::int64_t tokens : {16, 17, 23, 33, 47, 64, 65, 81, 89}) {
+      const HostTensor y = outputs(tokens);
+      for (std::int64_t i = 0; i < y.numel(); ++i) {
+        ASSERT_EQ(y.at(i), all.at(i)) << "D=" << dim << ", token " << i / whole.q_width() << " of " << tokens;
+      }
+    }
+  }
+}
+
 TEST_P(CachedAttention, RefusesWhatDoesNotFit) {
   const AttentionShape s{2, 2, 1, 4};
   HostTensor qkv = random({2, 2, 12}, 1), keys = random({2, 6, 4}, 2), values = random({2, 6, 4}, 3), y = fresh({2, 2, 4});

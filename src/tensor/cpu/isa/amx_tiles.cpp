@@ -11,23 +11,29 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-/// Rows and pairs of an operand's tile, rows and floats of C's: a whole register of 1 KiB.
+/// Rows and pairs of A's tile, rows and floats of C's: a whole register of 1 KiB.
 constexpr std::int64_t kTileSide = 16;
 
-/// What ldtilecfg reads: all eight registers whole.
-struct alignas(64) TileRegisters {
+/// What ldtilecfg reads: registers 0 to 3 for C [rows, kTileSide], 4 and 5 for A [rows, pairs], 6 and 7 for B [pairs, kTileSide].
+struct alignas(64) TileShapes {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  std::uint16_t row_bytes[16] = {};  // of which 8 are used, as of the next
+  std::uint8_t num_rows[16] = {};
 };
-constexpr TileRegisters kWholeTiles;
 
-decltype(PairTiles::multiply) avx512_multiply;  // by AVX512-BF16: what does not fill a register
+MICA_INLINE TileShapes shapes_of(std::int64_t rows, std::int64_t pairs) {
+  TileShapes shapes;
+  for (int i = 0; i < 8; ++i) {
+    shapes.row_bytes[i] = static_cast<std::uint16_t>(4 * (i == 4 || i == 5 ? pairs : kTileSide));
+    shapes.num_rows[i] = static_cast<std::uint8_t>(i < 6 ? rows : pairs);
+  }
+  return shapes;
+}
 
-/// C[R * kTileSide, N * kTileSide] in registers over a depth of whole tiles: C in registers 0 to 3, A in 4 and 5, B in 6 and 7.
+/// C of R x N tiles in registers over the whole depth.
 template <int R, int N>
-MICA_WITH_AMX void amx_block(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc,
-                             std::int64_t depth, bool accumulate) {
+MICA_WITH_AMX void multiply_tiles(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc,
+                                  std::int64_t depth, bool accumulate) {
   const std::int64_t a_bytes = 4 * lda, b_bytes = 4 * ldb, c_bytes = 4 * ldc;
   if (accumulate) {
     _tile_loadd(0, c, c_bytes);
@@ -61,41 +67,44 @@ MICA_WITH_AMX void amx_block(const Pair* a, std::int64_t lda, const Pair* b, std
 }
 
 template <int R>
-void amx_rows(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t cols,
-              std::int64_t depth, bool accumulate) {
+void multiply_tile_rows(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t cols,
+                        std::int64_t depth, bool accumulate) {
   std::int64_t col = 0;
-  for (; col + 2 * kTileSide <= cols; col += 2 * kTileSide) amx_block<R, 2>(a, lda, b + col, ldb, c + col, ldc, depth, accumulate);
-  if (col < cols) amx_block<R, 1>(a, lda, b + col, ldb, c + col, ldc, depth, accumulate);
+  for (; col + 2 * kTileSide <= cols; col += 2 * kTileSide) multiply_tiles<R, 2>(a, lda, b + col, ldb, c + col, ldc, depth, accumulate);
+  if (col < cols) multiply_tiles<R, 1>(a, lda, b + col, ldb, c + col, ldc, depth, accumulate);
 }
 
-MICA_WITH_AMX void amx_multiply(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc,
-                                std::int64_t rows, std::int64_t cols, std::int64_t depth, bool accumulate) {
+/// Rows and depth of whole tiles, or of one that is smaller.
+MICA_WITH_AMX void multiply_alike(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc,
+                                  std::int64_t rows, std::int64_t cols, std::int64_t depth, bool accumulate) {
+  if (rows == 0 || depth == 0) return;
+  const TileShapes shapes = shapes_of(rows < kTileSide ? rows : kTileSide, depth < kTileSide ? depth : kTileSide);
+  asm volatile("" : : "r"(&shapes) : "memory");  // the intrinsics do not say what they read
+  _tile_loadconfig(&shapes);
+  std::int64_t row = 0;
+  for (; row + 2 * kTileSide <= rows; row += 2 * kTileSide) {
+    multiply_tile_rows<2>(a + row * lda, lda, b, ldb, c + row * ldc, ldc, cols, depth, accumulate);
+  }
+  if (row < rows) multiply_tile_rows<1>(a + row * lda, lda, b, ldb, c + row * ldc, ldc, cols, depth, accumulate);
+}
+
+/// Smaller tiles at the ends, so that a sum has the same bits wherever its row is and however many zeros follow.
+MICA_WITH_AMX void multiply_by_amx(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc,
+                                   std::int64_t rows, std::int64_t cols, std::int64_t depth, bool accumulate) {
   const std::int64_t whole_rows = rows / kTileSide * kTileSide, whole_depth = depth / kTileSide * kTileSide;
-  if (whole_depth > 0 && whole_rows > 0) {
-    asm volatile("" ::: "memory");  // the intrinsics do not say that they read memory
-    _tile_loadconfig(&kWholeTiles);
-    std::int64_t row = 0;
-    for (; row + 2 * kTileSide <= rows; row += 2 * kTileSide) {
-      amx_rows<2>(a + row * lda, lda, b, ldb, c + row * ldc, ldc, cols, whole_depth, accumulate);
-    }
-    if (row < whole_rows) amx_rows<1>(a + row * lda, lda, b, ldb, c + row * ldc, ldc, cols, whole_depth, accumulate);
-    _tile_release();  // a context switch need not save the registers, and oneDNN finds them as it expects
-    if (whole_depth < depth) {
-      avx512_multiply(a + whole_depth, lda, b + whole_depth * ldb, ldb, c, ldc, whole_rows, cols, depth - whole_depth, true);
-    }
-  } else if (whole_rows > 0) {
-    avx512_multiply(a, lda, b, ldb, c, ldc, whole_rows, cols, depth, accumulate);
-  }
-  if (whole_rows < rows) {
-    avx512_multiply(a + whole_rows * lda, lda, b, ldb, c + whole_rows * ldc, ldc, rows - whole_rows, cols, depth, accumulate);
-  }
+  const auto part = [&](std::int64_t row, std::int64_t num_rows, std::int64_t first, std::int64_t num_pairs) MICA_INLINE_LAMBDA {
+    multiply_alike(a + row * lda + first, lda, b + first * ldb, ldb, c + row * ldc, ldc, num_rows, cols, num_pairs,
+                   accumulate || first > 0);
+  };
+  part(0, whole_rows, 0, whole_depth);
+  part(0, whole_rows, whole_depth, depth - whole_depth);
+  part(whole_rows, rows - whole_rows, 0, whole_depth);
+  part(whole_rows, rows - whole_rows, whole_depth, depth - whole_depth);
+  _tile_release();  // a context switch need not save the registers
 }
 
 }  // namespace
 
-void install_amx_tiles(PairTiles& tiles) {
-  avx512_multiply = tiles.multiply;
-  tiles.multiply = amx_multiply;
-}
+void install_amx_tiles(PairTiles& tiles) { tiles.multiply = multiply_by_amx; }
 
 }  // namespace mica::cpu::MICA_ISA
