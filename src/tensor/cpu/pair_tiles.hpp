@@ -17,7 +17,8 @@ struct PairTiles {
   /// As Loops::thin_product() for weights in bf16. x: rows of load_rows(), ldx pairs apart, padded to thin_length(k) numbers.
   void (*thin_product)(const void* w, std::int64_t ldw, const Pair* x, std::int64_t ldx, std::int64_t rows, std::int64_t k,
                        std::int64_t cols, float* c, std::int64_t ldc);
-  /// C[rows, cols] (+)= A[rows, 2 * depth] B[2 * depth, cols]: a is [rows][lda] pairs, b [depth][ldb]; cols a multiple of kTilePad.
+  /// C[rows, cols] (+)= A[rows, 2 * depth] B[2 * depth, cols]: a is [rows][lda] pairs, b [depth][ldb]; depth at least 1, cols a multiple of
+  /// kTilePad.
   void (*multiply)(const Pair* a, std::int64_t lda, const Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
                    std::int64_t cols, std::int64_t depth, bool accumulate);
   /// Rows of `dim` bf16, `stride` elements apart -> dense rows of padded_dim (even), the padding zero.
