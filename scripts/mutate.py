@@ -34,7 +34,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LISTS = ROOT / "tests" / "mutations"
-FIELDS = {"file", "text", "with", "test", "why", "after", "survives"}
+FIELDS = {"file", "text", "with", "test", "why", "after", "survives", "needs"}
 LEAST_NOTICED = 0.97
 # Defined once, in a file that every program links; declared where a breakage needs it.
 SWITCH_FILE = "src/core/error.cpp"
@@ -80,6 +80,7 @@ class Mutation:
     why: str
     after: str
     survives: str  # why no test can notice it; empty for most
+    needs: str     # a flag of /proc/cpuinfo, without which the code does not run; empty for most
     begin: int = 0
     end: int = 0
 
@@ -152,7 +153,7 @@ def read_lists():
                 raise ListError(f"{place}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(FIELDS))}")
             tests = entry["test"] if isinstance(entry["test"], list) else [entry["test"]]
             mutations[int(key)] = Mutation(int(key), path.stem, entry["file"], entry["text"].strip("\n"), entry["with"].strip("\n"),
-                                           tests, entry["why"], entry.get("after", ""), entry.get("survives", ""))
+                                           tests, entry["why"], entry.get("after", ""), entry.get("survives", ""), entry.get("needs", ""))
             if not mutations[int(key)].is_script():
                 mutations[int(key)].check()
     return mutations
@@ -329,6 +330,11 @@ def try_one(mutation, tree, seconds):
     return {"noticed_by": None}
 
 
+def processor_flags():
+    line = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return set(line[1].split()) if line else set()
+
+
 def chosen(mutations, only):
     if not only:
         return list(mutations.values())
@@ -407,6 +413,12 @@ def main():
     if options.build_only:
         return 0
     seconds = baseline(tests, tree, options.jobs)
+    flags = processor_flags()
+    for m in [m for m in picked if m.needs and m.needs not in flags]:
+        print(f"left out, since this processor has no {m.needs}: {m}: {m.why}", flush=True)
+        picked.remove(m)
+    if not picked:
+        return 0
     print(f"{len(tests)} tests pass without a breakage; trying {len(picked)} breakages", flush=True)
     results, done = [], queue.SimpleQueue()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -7,21 +7,18 @@ from .references import outside_blocks
 
 
 def tables_of(text):
-    """Lists of (line number, row), each of rows one below the other."""
-    table, last = [], 0
-    for number, line in outside_blocks(text):
-        if line.startswith("|"):
-            if table and number != last + 1:
-                yield table
-                table = []
+    """Lists of (line number, row): lines with a bar at their beginning, and what follows without a blank line."""
+    table = []
+    for number, line in [*outside_blocks(text), (0, "")]:
+        if line.startswith("|") or (table and line.strip()):
             table.append((number, line))
-            last = number
-    if table:
-        yield table
+        elif table:
+            yield table
+            table = []
 
 
 def cells_of(row):
-    return len(re.split(r"(?<!\\)\|", row.strip().strip("|")))
+    return len(re.findall(r"(?<!\\)\|", row)) - 1
 
 
 def check():

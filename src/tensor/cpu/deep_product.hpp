@@ -6,9 +6,9 @@
 namespace mica::cpu {
 
 /// A product with sums in f32, over one part of the depth after the other. [Note: deep product]
-/// From 2,048 rows on (f32, AVX-512), oneDNN 2.6 may also divide a weight gradient's depth among many threads, and then each of them keeps
-/// sums of its own for all of C: 16 GiB for 4,096 x 11,008 weights and 96 threads, 1.9 GiB for 1,600 x 6,400 and 48. It never does so in
-/// 1,024 rows.
+/// In f32 with AVX-512, and in bf16 with AMX, oneDNN 2.6 may also divide the depth of a product among 16 threads and more, and then each of
+/// them keeps sums of its own for all of C: 16 GiB for the gradient of 4,096 x 11,008 weights and 96 threads, 1.8 GiB for 1,600 x 6,400
+/// and 48. It never does so with a depth of 1,024 or less.
 class DeepProduct final : public Product {
  public:
   /// Whether a product is better made this way. @param scratch_bytes  what oneDNN would take for it

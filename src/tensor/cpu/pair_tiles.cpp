@@ -21,8 +21,10 @@ const PairTiles* pair_tiles() {
     if (loops().isa == Isa::v4 && __builtin_cpu_supports("avx512bf16")) {
       PairTiles made{};
       v4::install_pair_tiles(made);
+#if defined(MICA_WITH_AMX_TILES)
       // oneDNN has asked the system to let this process use AMX's registers.
       if (onednn_uses(dnnl::cpu_isa::avx512_core_amx)) v4::install_amx_tiles(made);
+#endif
       return made;
     }
 #endif

@@ -17,7 +17,7 @@ class DeepProductTest : public ::testing::Test {
 
 TEST_F(DeepProductTest, IsTheSumOfItsParts) {
   Products products(Products::processor_has_bf16());
-  for (const std::int64_t k : {1025, 2048, 2051, 3073}) {  // two parts, of one length and of two; three; four
+  for (const std::int64_t k : {1025, 2048, 2051, 3073}) {  // two parts of two lengths; two alike; three; four
     for (const bool transposed_a : {false, true}) {
       for (const bool transposed_b : {false, true}) {
         for (const bool accumulate : {false, true}) {

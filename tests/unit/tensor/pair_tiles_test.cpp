@@ -9,16 +9,14 @@
 namespace mica::testing {
 namespace {
 
-using cpu::Pair;
-
 /// Whole 64ths below 1: exact in bf16, as are their sums of products in f32.
 float sixty_fourths(std::int64_t i) { return static_cast<float>((i * 37 + 11) % 101 - 50) / 64; }
 
 /// Pair i is of sixty_fourths(seed + 2 i) and of the one after it.
-std::vector<Pair> pairs_of(std::int64_t count, std::int64_t seed) {
-  std::vector<Pair> pairs;
+std::vector<cpu::Pair> pairs_of(std::int64_t count, std::int64_t seed) {
+  std::vector<cpu::Pair> pairs;
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto half = [&](std::int64_t j) { return static_cast<Pair>(bf16(sixty_fourths(seed + 2 * i + j)).bits); };
+    const auto half = [&](std::int64_t j) { return static_cast<cpu::Pair>(bf16(sixty_fourths(seed + 2 * i + j)).bits); };
     pairs.push_back(half(0) | half(1) << 16);
   }
   return pairs;
@@ -35,8 +33,8 @@ TEST(PairTiles, MultiplyEveryNumberOfRowsColumnsAndDepths) {
       for (const std::int64_t depth : {1, 8, 15, 16, 17, 32, 40}) {
         for (const bool accumulate : {false, true}) {
           const std::int64_t lda = depth + 3, ldb = cols + 1, ldc = cols + 5;
-          const std::vector<Pair> a = pairs_of(rows * lda, 1), b = pairs_of(depth * ldb, 2);
-          std::vector<float> c(static_cast<std::size_t>(rows * ldc + 2 * ldc), 0.5F);
+          const std::vector<cpu::Pair> a = pairs_of(rows * lda, 1), b = pairs_of(depth * ldb, 2);
+          std::vector<float> c(static_cast<std::size_t>((rows + 15) * ldc), 0.5F);
           tiles->multiply(a.data(), lda, b.data(), ldb, c.data(), ldc, rows, cols, depth, accumulate);
           for (std::int64_t i = 0; i < std::ssize(c); ++i) {
             const std::int64_t row = i / ldc, col = i % ldc;

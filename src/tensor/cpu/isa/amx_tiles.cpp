@@ -17,7 +17,7 @@ constexpr std::int64_t kTileSide = 16;
 /// What ldtilecfg reads: registers 0 to 3 for C [rows, kTileSide], 4 and 5 for A [rows, pairs], 6 and 7 for B [pairs, kTileSide].
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};  // of which 8 are used, as of the next
+  std::uint16_t row_bytes[16] = {};  // the first 8 of both are used
   std::uint8_t num_rows[16] = {};
 };
 

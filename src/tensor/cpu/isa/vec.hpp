@@ -9,7 +9,7 @@
 /// inline or a template would be emitted by each of them under one name, and the linker would keep an arbitrary one: AVX-512
 /// code could run on a processor without it. So all code here is in mica::cpu::<isa>::(anonymous), no function of std:: is
 /// used, and the only symbols are the install_*() of each file (a unit test checks that). A function may have a target attribute
-/// for more than its -march: its table is then installed only after asking the processor (pair_tiles.cpp).
+/// for more than its -march: its table is then installed only after asking the processor, and the system for AMX (pair_tiles.cpp).
 /// Contraction to fused multiply-adds is off; fma() below requests one.
 
 #define MICA_INLINE [[gnu::always_inline]] inline
