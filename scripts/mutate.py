@@ -394,8 +394,6 @@ def main():
         for m in picked:
             print(f"{m.number:5} {m.file}: {m.why}  [{', '.join(m.tests)}]")
         return 0
-    tests = sorted({text for m in picked for text in m.tests})
-    targets = {Command.parse(text).executable for text in tests}
     if options.check:
         files = by_file(picked)
         for file, those in files.items():
@@ -407,18 +405,20 @@ def main():
                 with_switches(source, those)
         print(f"{len(picked)} breakages in {len(files)} files: every text is in its place")
         return 0
-    tree = options.build_dir.resolve() / "tree"
-    write_tree(tree, mutations.values())
-    build(tree, targets, options.jobs)
-    if options.build_only:
-        return 0
-    seconds = baseline(tests, tree, options.jobs)
     flags = processor_flags()
     for m in [m for m in picked if m.needs and m.needs not in flags]:
         print(f"left out, since this processor has no {m.needs}: {m}: {m.why}", flush=True)
         picked.remove(m)
     if not picked:
         return 0
+    tests = sorted({text for m in picked for text in m.tests})
+    targets = {Command.parse(text).executable for text in tests}
+    tree = options.build_dir.resolve() / "tree"
+    write_tree(tree, mutations.values())
+    build(tree, targets, options.jobs)
+    if options.build_only:
+        return 0
+    seconds = baseline(tests, tree, options.jobs)
     print(f"{len(tests)} tests pass without a breakage; trying {len(picked)} breakages", flush=True)
     results, done = [], queue.SimpleQueue()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -179,8 +179,11 @@ fi
 stage build build dev
 if $whole; then stage clang-tidy scripts/check_tidy.sh; fi
 stage tests run_tests build/release "${labels[@]}" "$@"
-if [[ "${labels[*]}" == *"|extended" ]]; then echo "== left to CI: scripts/test.sh --extended, --emulated-gpu and --fuzz, and the build for GPUs"; fi
-if $whole && [[ "${CI:-}" == "true" ]]; then
-  stage "the build for GPUs" cuda
-  stage fuzzing fuzz 10
+if $whole; then
+  if [[ "${CI:-}" == "true" ]]; then
+    stage "the build for GPUs" cuda
+    stage fuzzing fuzz 10
+  else
+    echo "== left to CI: scripts/test.sh --extended, --emulated-gpu and --fuzz, and the build for GPUs"
+  fi
 fi

@@ -137,7 +137,7 @@ DryRun dry_run(const Config& config, const DryMachine& machine, const data::Batc
   plan::MemoryMeter meter(*device.pool);
   const ZeroDataset zeros((num_steps + 1) * batch.global_batch(), config.train.seq_len);
   Config in_order = config;
-  in_order.data.order = "sequential";  // as good for zeros, and shuffling takes longer than the rest of a plan
+  in_order.data.order = "sequential";  // as good for zeros; shuffling would take as long as the rest of a plan
   StepRunner runner(in_order, model, zeros, batch, device.mesh->rank());
   for (int step = 1; step <= num_steps; ++step) {
     StepMeter step_meter(meter);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "products.hpp"
+#include "depth_parts.hpp"
 
 namespace mica::cpu {
 
@@ -15,15 +15,12 @@ class DeepProduct final : public Product {
   [[nodiscard]] static bool suits(const ProductSpec& spec, std::int64_t scratch_bytes);
   /// @param products  makes the products of the parts
   DeepProduct(const ProductSpec& spec, Products& products);
-  [[nodiscard]] std::int64_t scratch_bytes() const override;
+  [[nodiscard]] std::int64_t scratch_bytes() const override { return parts_.scratch_bytes(); }
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
 
  private:
-  [[nodiscard]] ProductSpec part_spec(std::int64_t depth, bool accumulate) const;
-
   ProductSpec spec_;
-  std::int64_t depth_;  // of a part
-  const Product *first_, *next_, *last_;
+  DepthParts parts_;
 };
 
 }  // namespace mica::cpu

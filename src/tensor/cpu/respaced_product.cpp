@@ -33,6 +33,11 @@ bool is_read_in_place(const ProductSpec& s) {
 #endif
 }
 
+ProductSpec with_ldb(ProductSpec spec, std::int64_t ldb) {
+  spec.ldb = ldb;
+  return spec;
+}
+
 }  // namespace
 
 bool RespacedProduct::suits(const ProductSpec& s) {
@@ -40,41 +45,24 @@ bool RespacedProduct::suits(const ProductSpec& s) {
          s.n >= kRowsApart && s.ldb % kRowsApart == 0 && is_read_in_place(s);
 }
 
-RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products) : spec_(spec), ldb_(spaced(spec.n)) {
-  depth_ = even_part(spec.k, std::max<std::int64_t>(1, kRespacedBytes / (4 * ldb_)));
-  const std::int64_t rest = spec.k - (divide_up(spec.k, depth_) - 1) * depth_;
-  first_ = &products.find(slice_spec(depth_, spec.accumulate));
-  next_ = &products.find(slice_spec(depth_, true));
-  last_ = &products.find(slice_spec(rest, true));
-}
+RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products)
+    : spec_(spec), ldb_(spaced(spec.n)), slices_(with_ldb(spec, ldb_), std::max<std::int64_t>(1, kRespacedBytes / (4 * ldb_)), products) {}
 
-ProductSpec RespacedProduct::slice_spec(std::int64_t depth, bool accumulate) const {
-  ProductSpec s = spec_;
-  s.k = depth;
-  s.ldb = ldb_;
-  s.accumulate = accumulate;
-  return s;
-}
+std::int64_t RespacedProduct::slice_bytes() const { return round_up(4 * slices_.depth() * ldb_, 64); }
 
-std::int64_t RespacedProduct::slice_bytes() const { return round_up(4 * depth_ * ldb_, 64); }
-
-std::int64_t RespacedProduct::scratch_bytes() const {
-  return slice_bytes() + std::max({first_->scratch_bytes(), next_->scratch_bytes(), last_->scratch_bytes()});
-}
+std::int64_t RespacedProduct::scratch_bytes() const { return slice_bytes() + slices_.scratch_bytes(); }
 
 void RespacedProduct::run(const void* a, const void* b, const void* /*bias*/, void* c, void* scratch) const {
   auto* const slice = static_cast<float*>(scratch);
   std::byte* const inner = static_cast<std::byte*>(scratch) + slice_bytes();
-  for (std::int64_t begin = 0; begin < spec_.k; begin += depth_) {
-    const std::int64_t rows = std::min(depth_, spec_.k - begin);
-    parallel_ranges(rows, 8, [&](std::int64_t first, std::int64_t end) {
+  slices_.for_each([&](std::int64_t begin, std::int64_t depth, const Product& product) {
+    parallel_ranges(depth, 8, [&](std::int64_t first, std::int64_t end) {
       for (std::int64_t row = first; row < end; ++row) {
         std::memcpy(slice + row * ldb_, element_at(b, DType::f32, (begin + row) * spec_.ldb), static_cast<std::size_t>(4 * spec_.n));
       }
     });
-    const Product& product = begin == 0 ? *first_ : rows == depth_ ? *next_ : *last_;
     product.run(element_at(a, DType::f32, spec_.transposed_a ? begin * spec_.lda : begin), slice, nullptr, c, inner);
-  }
+  });
 }
 
 }  // namespace mica::cpu

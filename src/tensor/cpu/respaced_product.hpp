@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "products.hpp"
+#include "depth_parts.hpp"
 
 namespace mica::cpu {
 
@@ -18,15 +18,11 @@ class RespacedProduct final : public Product {
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
 
  private:
-  [[nodiscard]] ProductSpec slice_spec(std::int64_t depth, bool accumulate) const;
   [[nodiscard]] std::int64_t slice_bytes() const;
 
   ProductSpec spec_;
-  std::int64_t ldb_;    // of a slice
-  std::int64_t depth_;  // rows of B in a slice
-  const Product* first_;
-  const Product* next_;  // all others but the last
-  const Product* last_;
+  std::int64_t ldb_;  // of a slice
+  DepthParts slices_;
 };
 
 }  // namespace mica::cpu
