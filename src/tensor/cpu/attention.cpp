@@ -33,9 +33,9 @@ class Forward {
     load(in.v, 0, seq_len_, sizes_, values_);
   }
 
-  void run(const Rows<const std::byte>& q, const Rows<std::byte>& y, float* lse) {
-    for (std::int64_t first = 0; first < seq_len_; first += kPanel) {
-      const std::int64_t rows = std::min(kPanel, seq_len_ - first);
+  void run(std::int64_t begin, std::int64_t end, const Rows<const std::byte>& q, const Rows<std::byte>& y, float* lse) {
+    for (std::int64_t first = begin; first < end; first += kPanel) {
+      const std::int64_t rows = std::min(kPanel, end - first);
       load(q, first, rows, sizes_, rows_);
       tile_scores(first, rows);
       for (std::int64_t step = 0; step < rows; step += kStep) {
@@ -83,8 +83,8 @@ class Forward {
 
 }  // namespace
 
-std::int64_t attention_scratch_bytes(const AttentionShape& shape, DType dtype, int threads) {
-  return is_paired(dtype) ? paired_attention_scratch_bytes(shape, threads) : scratch_bytes_of<Forward>(shape, threads);
+std::int64_t attention_scratch_bytes(const AttentionShape& shape, DType dtype) {
+  return is_paired(dtype) ? paired_attention_scratch_bytes(shape) : forward_scratch_bytes<Forward>(shape);
 }
 
 void attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch) {

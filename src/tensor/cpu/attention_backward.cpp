@@ -20,8 +20,6 @@ class Backward {
     key_panels_ = carver.floats(sizes_.padded_keys * shape.head_dim);
     value_panels_ = carver.floats(sizes_.padded_keys * shape.head_dim);
     keys_ = carver.floats(rows);
-    dkeys_ = carver.floats(rows);
-    dvalues_ = carver.floats(rows);
     queries_ = carver.floats(tile);
     dout_ = carver.floats(tile);
     dqueries_ = carver.floats(tile);
@@ -30,8 +28,8 @@ class Backward {
     delta_ = carver.floats(kPanel);
   }
 
-  /// The rows past T stay zero so that whole panels can be used. The gradients start at zero.
-  void pack(const HeadRows<const std::byte>& in) {
+  /// The rows past T stay zero so that whole panels can be used.
+  void pack(const HeadRows<const std::byte>& in, const KeyGradients& sums) {
     const std::int64_t dim = sizes_.padded_dim;
     for (std::int64_t key = 0; key < seq_len_; key += kPanel) {
       const std::int64_t keys = std::min(kPanel, seq_len_ - key);
@@ -41,15 +39,15 @@ class Backward {
       tiles().transpose_to_panel(queries_, dim, keys, sizes_.head_dim, value_panels_ + key * sizes_.head_dim);
     }
     std::fill(keys_ + seq_len_ * dim, keys_ + sizes_.padded_keys * dim, 0.0F);
-    std::fill(dkeys_, dkeys_ + sizes_.padded_keys * dim, 0.0F);
-    std::fill(dvalues_, dvalues_ + sizes_.padded_keys * dim, 0.0F);
+    dkeys_ = sums.dkeys(0);
+    dvalues_ = sums.dvalues(0);
   }
 
-  /// Writes the head's dQ and adds its dK and dV to those of its group.
-  void run(const HeadGradients& head) {
+  /// Writes dQ of queries [begin, end) of the head and adds their part of dK and dV to the group's sums.
+  void run(std::int64_t begin, std::int64_t end, const HeadGradients& head) {
     const std::int64_t dim = sizes_.padded_dim;
-    for (std::int64_t first = 0; first < seq_len_; first += kPanel) {
-      const std::int64_t rows = std::min(kPanel, seq_len_ - first);
+    for (std::int64_t first = begin; first < end; first += kPanel) {
+      const std::int64_t rows = std::min(kPanel, end - first);
       load(head.in.q, first, rows, sizes_, queries_);
       load(head.dy, first, rows, sizes_, dout_);
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -59,11 +57,6 @@ class Backward {
       for (std::int64_t key = 0; key <= first; key += kPanel) panel(head.lse + first, key, rows, key == first);
       store(dqueries_, nullptr, first, rows, sizes_, head.d_in.q);
     }
-  }
-
-  void finish(const HeadRows<std::byte>& d_in) {
-    store(dkeys_, nullptr, 0, seq_len_, sizes_, d_in.k);
-    store(dvalues_, nullptr, 0, seq_len_, sizes_, d_in.v);
   }
 
  private:
@@ -101,17 +94,18 @@ class Backward {
   HeadSizes sizes_;
   std::int64_t seq_len_;
   float factor_;
-  float *key_panels_, *value_panels_;   // [T/64][D][64]
-  float *keys_, *dkeys_, *dvalues_;     // [T/64*64][Dp]
-  float *queries_, *dout_, *dqueries_;  // [64][Dp]
-  float *scores_, *dscores_;            // [64][kScoreStride]
-  float* delta_;                        // [64]: sum of dy * y of a row
+  float *key_panels_, *value_panels_;            // [T/64][D][64]
+  float* keys_;                                  // [T/64*64][Dp]
+  float *dkeys_ = nullptr, *dvalues_ = nullptr;  // of the group, [T/64*64][Dp]
+  float *queries_, *dout_, *dqueries_;           // [64][Dp]
+  float *scores_, *dscores_;                     // [64][kScoreStride]
+  float* delta_;                                 // [64]: sum of dy * y of a row
 };
 
 }  // namespace
 
-std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, DType dtype, int threads) {
-  return is_paired(dtype) ? paired_attention_backward_scratch_bytes(shape, threads) : scratch_bytes_of<Backward>(shape, threads);
+std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, DType dtype) {
+  return is_paired(dtype) ? paired_attention_backward_scratch_bytes(shape) : backward_scratch_bytes<Backward>(shape);
 }
 
 void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "mica/tensor/kernels.hpp"
 
+#include "attention_shares.hpp"
 #include "parallel.hpp"
 #include "tiles.hpp"
 
@@ -101,52 +103,133 @@ struct HeadGradients {
   HeadRows<std::byte> d_in;
 };
 
-/// Bytes of a Forward or Backward (below) for each thread.
+/// Sums of a group's dK and dV.
+class KeyGradients {
+ public:
+  KeyGradients(const AttentionShape& shape, Carver& carver)
+      : sizes_(shape), numel_(sizes_.padded_keys * sizes_.padded_dim), dkeys_(carver.floats(numel_)), dvalues_(carver.floats(numel_)) {}
+
+  [[nodiscard]] float* dkeys(std::int64_t key) const { return dkeys_ + key * sizes_.padded_dim; }
+  [[nodiscard]] float* dvalues(std::int64_t key) const { return dvalues_ + key * sizes_.padded_dim; }
+
+  void clear() const {
+    std::fill(dkeys_, dkeys_ + numel_, 0.0F);
+    std::fill(dvalues_, dvalues_ + numel_, 0.0F);
+  }
+  /// Adds those of keys [first, last) of another.
+  void add(const KeyGradients& other, std::int64_t first, std::int64_t last) const {
+    const std::int64_t numel = (last - first) * sizes_.padded_dim;
+    for (std::int64_t i = 0; i < numel; ++i) dkeys(first)[i] += other.dkeys(first)[i];
+    for (std::int64_t i = 0; i < numel; ++i) dvalues(first)[i] += other.dvalues(first)[i];
+  }
+  /// Stores those of keys [first, last).
+  void store(std::int64_t first, std::int64_t last, const HeadRows<std::byte>& d_in) const {
+    cpu::store(dkeys(first), nullptr, first, last - first, sizes_, d_in.k);
+    cpu::store(dvalues(first), nullptr, first, last - first, sizes_, d_in.v);
+  }
+
+ private:
+  HeadSizes sizes_;
+  std::int64_t numel_;
+  float *dkeys_, *dvalues_;  // [T/64*64][Dp]
+};
+
+/// Bytes of `count` Works: a Forward or Backward (below), or KeyGradients.
 template <class Work>
-[[nodiscard]] std::int64_t scratch_bytes_of(const AttentionShape& shape, int threads) {
+[[nodiscard]] std::int64_t bytes_of(const AttentionShape& shape, int count) {
   Carver carver(nullptr);
-  for (int thread = 0; thread < threads; ++thread) Work(shape, carver);
-  return carver.bytes();
+  Work(shape, carver);
+  return count * carver.bytes();
+}
+/// The one that has `index` others before it in `memory`.
+template <class Work>
+[[nodiscard]] Work work_at(const AttentionShape& shape, int index, void* memory) {
+  Carver carver(static_cast<std::byte*>(memory) + bytes_of<Work>(shape, index));
+  return Work(shape, carver);
+}
+
+[[nodiscard]] inline AttentionShares shares_of(const AttentionShape& shape) { return {shape, omp_get_max_threads()}; }
+
+template <class Forward>
+[[nodiscard]] std::int64_t forward_scratch_bytes(const AttentionShape& shape) {
+  return bytes_of<Forward>(shape, shares_of(shape).num_threads());
 }
 
 /// Each thread makes a Forward of (shape, carver); its pack(rows) gets the keys and values that a group's heads share, and its
-/// run(q, y, lse) each head.
+/// run(first, last, q, y, lse) queries [first, last) of each head.
 template <class Forward>
 void forward_heads(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch) {
-  const std::int64_t bytes_per_thread = scratch_bytes_of<Forward>(shape, 1);
-  parallel_ranges_by_thread(shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
-    Forward forward(shape, carver);
-    for (std::int64_t i = begin; i < end; ++i) {
+  const AttentionShares shares = shares_of(shape);
+  parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
+    Forward forward = work_at<Forward>(shape, thread, scratch);
+    bool is_packed = false;
+    shares.for_each_head(thread, [&](std::int64_t i, std::int64_t first, std::int64_t last) {
       const std::int64_t batch = i / shape.heads, head = i % shape.heads;
       const auto rows = head_rows(shape, in, batch, head);
-      if (i == begin || head % shape.group() == 0) forward.pack(rows);
-      forward.run(rows.q, rows_of(y, shape, batch, head * shape.head_dim, shape.q_width()),
+      if (!is_packed || head % shape.group() == 0) forward.pack(rows);
+      is_packed = true;
+      forward.run(first, last, rows.q, rows_of(y, shape, batch, head * shape.head_dim, shape.q_width()),
                   lse ? static_cast<float*>(lse.data) + i * shape.seq_len : nullptr);
-    }
+    });
   });
 }
 
-/// The same for a Backward: pack(rows), run(head), and finish(d_in) once a group's heads are done. A group belongs to one thread.
+template <class Backward>
+[[nodiscard]] std::int64_t backward_scratch_bytes(const AttentionShape& shape) {
+  const AttentionShares shares = shares_of(shape);
+  return bytes_of<Backward>(shape, shares.num_threads()) + bytes_of<KeyGradients>(shape, shares.num_sums_before(shares.num_threads()));
+}
+
+/// The same for a Backward: pack(rows, sums), and run(first, last, head), which adds to the sums. What threads have summed up of a group
+/// that they share is added in their order once all are done.
 template <class Backward>
 void backward_heads(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                     const Qkv& d_in, void* scratch) {
+  const AttentionShares shares = shares_of(shape);
   const std::int64_t width = shape.q_width(), group = shape.group();
-  const std::int64_t bytes_per_thread = scratch_bytes_of<Backward>(shape, 1);
-  parallel_ranges_by_thread(shape.batch * shape.heads, group, [&](std::int64_t begin, std::int64_t end, int thread) {
-    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
-    Backward backward(shape, carver);
-    for (std::int64_t i = begin; i < end; ++i) {
+  std::byte* const sums = static_cast<std::byte*>(scratch) + bytes_of<Backward>(shape, shares.num_threads());
+  // Of a thread's first group, or of those behind it.
+  const auto first_sums = [&](int thread) { return work_at<KeyGradients>(shape, shares.num_sums_before(thread), sums); };
+  const auto later_sums = [&](int thread) { return work_at<KeyGradients>(shape, shares.num_sums_before(thread + 1) - 1, sums); };
+  const auto head_of = [&](std::int64_t i) { return head_rows(shape, d_in, i / shape.heads, i % shape.heads); };
+
+  parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
+    Backward backward = work_at<Backward>(shape, thread, scratch);
+    KeyGradients gradients = first_sums(thread);
+    bool is_whole = false;  // whether all of the group so far is this thread's
+    bool is_first = true;
+    shares.for_each_head(thread, [&](std::int64_t i, std::int64_t first, std::int64_t last) {
       const std::int64_t batch = i / shape.heads, index = i % shape.heads, column = index * shape.head_dim;
       const HeadGradients head{.in = head_rows(shape, in, batch, index),
                                .dy = rows_of(dy, shape, batch, column, width),
                                .y = rows_of(y, shape, batch, column, width),
                                .lse = static_cast<const float*>(lse.data) + i * shape.seq_len,
-                               .d_in = head_rows(shape, d_in, batch, index)};
-      if (index % group == 0) backward.pack(head.in);
-      backward.run(head);
-      if ((index + 1) % group == 0) backward.finish(head.d_in);
-    }
+                               .d_in = head_of(i)};
+      const bool is_groups_first = index % group == 0 && first == 0;
+      if (is_groups_first) {
+        is_whole = true;
+        if (!is_first) gradients = later_sums(thread);
+      }
+      if (is_groups_first || is_first) {
+        gradients.clear();
+        backward.pack(head.in, gradients);
+      }
+      is_first = false;
+      backward.run(first, last, head);
+      if (is_whole && (index + 1) % group == 0 && last == shape.seq_len) gradients.store(0, shape.seq_len, head.d_in);
+    });
+  });
+  parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
+    shares.for_each_shared_group([&](std::int64_t i, int first, int last) {
+      if (thread < first || thread >= last) return;
+      const std::int64_t begin = shape.seq_len * (thread - first) / (last - first),
+                         end = shape.seq_len * (thread - first + 1) / (last - first);
+      const KeyGradients all = later_sums(first);
+      for (int other = first + 1; other < last; ++other) {
+        if (!shares.is_empty(other)) all.add(first_sums(other), begin, end);
+      }
+      all.store(begin, end, head_of(i * group));
+    });
   });
 }
 

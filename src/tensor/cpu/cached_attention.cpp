@@ -36,7 +36,7 @@ struct CachedAttention::Scratch {
     sines = carver.floats(tokens * half);
     scores = carver.floats(threads_for(a.shape.batch * a.shape.heads, 1) * a.cache.capacity());
     const bool any = std::ranges::any_of(a.rows, [&](const CachedRow& row) { return a.starts_by_tiles(row); });
-    tiles = carver.floats(any ? floats_for(attention_scratch_bytes(a.one_sequence(), a.y.dtype, threads_for(a.shape.heads, 1))) : 0);
+    tiles = carver.floats(any ? floats_for(attention_scratch_bytes(a.one_sequence(), a.y.dtype)) : 0);
     bytes = carver.bytes();
   }
 };

@@ -13,7 +13,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 void CpuKernels::attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) {
   expect_attention(shape, in, y, lse);
   if (y.numel() == 0) return;
-  const Buffer space = scratch(s, attention_scratch_bytes(shape, y.dtype, threads_for(shape.batch * shape.heads, 1)));
+  const Buffer space = scratch(s, attention_scratch_bytes(shape, y.dtype));
   enqueue(s, "attention", {reads(in.q), reads(in.k), reads(in.v), mica::writes(y), mica::writes(lse), writes(space)},
           [=, memory = space.data()] { attention_forward(shape, in, y, lse, memory); });
 }
@@ -22,8 +22,7 @@ void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, Cons
                                     ConstTensorView lse, const Qkv& d_in) {
   expect_attention_backward(shape, dy, in, y, lse, d_in);
   if (y.numel() == 0) return;
-  const int threads = threads_for(shape.batch * shape.heads, shape.group());
-  const Buffer space = scratch(s, attention_backward_scratch_bytes(shape, y.dtype, threads));
+  const Buffer space = scratch(s, attention_backward_scratch_bytes(shape, y.dtype));
   enqueue(s, "attention_backward",
           {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), mica::writes(d_in.q), mica::writes(d_in.k),
            mica::writes(d_in.v), writes(space)},

@@ -54,9 +54,9 @@ class PairedForward {
     }
   }
 
-  void run(const Rows<const std::byte>& q, const Rows<std::byte>& y, float* lse) {
-    for (std::int64_t first = 0; first < seq_len_; first += kPanel) {
-      const std::int64_t rows = std::min(kPanel, seq_len_ - first);
+  void run(std::int64_t begin, std::int64_t end, const Rows<const std::byte>& q, const Rows<std::byte>& y, float* lse) {
+    for (std::int64_t first = begin; first < end; first += kPanel) {
+      const std::int64_t rows = std::min(kPanel, end - first);
       load_pairs(q, first, rows, sizes_, rows_);
       for (std::int64_t key = 0; key < first; key += kPanel) scores(0, rows, key, kPanel);
       for (std::int64_t row = 0; row < rows; row += kStep) scores(row, std::min(kStep, rows - row), first, row + kStep);
@@ -105,8 +105,6 @@ class PairedBackward {
     keys_ = carver.part<Pair>(keys * dim_pairs_);
     values_ = carver.part<Pair>(keys * dim_pairs_);
     key_pairs_ = carver.part<Pair>(keys / 2 * dim);
-    dkeys_ = carver.floats(keys * dim);
-    dvalues_ = carver.floats(keys * dim);
     rows_ = carver.part<Pair>(kPanel * dim_pairs_);
     query_panel_ = carver.part<Pair>(dim_pairs_ * kPanel);
     dout_panel_ = carver.part<Pair>(dim_pairs_ * kPanel);
@@ -123,7 +121,7 @@ class PairedBackward {
     lse_ = carver.floats(kPanel);
   }
 
-  void pack(const HeadRows<const std::byte>& in) {
+  void pack(const HeadRows<const std::byte>& in, const KeyGradients& sums) {
     const std::int64_t dim = sizes_.padded_dim;
     load_pairs(in.k, 0, seq_len_, sizes_, keys_);
     load_pairs(in.v, 0, seq_len_, sizes_, values_);
@@ -131,15 +129,15 @@ class PairedBackward {
     std::fill(keys_ + seq_len_ * dim_pairs_, keys_ + sizes_.padded_keys * dim_pairs_, 0U);
     std::fill(values_ + seq_len_ * dim_pairs_, values_ + sizes_.padded_keys * dim_pairs_, 0U);
     pair_tiles()->interleave_rows(keys_, dim_pairs_, sizes_.padded_keys, dim, key_pairs_, dim);
-    std::fill(dkeys_, dkeys_ + sizes_.padded_keys * dim, 0.0F);
-    std::fill(dvalues_, dvalues_ + sizes_.padded_keys * dim, 0.0F);
+    dkeys_ = sums.dkeys(0);
+    dvalues_ = sums.dvalues(0);
   }
 
-  /// Writes the head's dQ and adds its dK and dV to those of its group.
-  void run(const HeadGradients& head) {
+  /// Writes dQ of queries [begin, end) of the head and adds their part of dK and dV to the group's sums.
+  void run(std::int64_t begin, std::int64_t end, const HeadGradients& head) {
     const std::int64_t dim = sizes_.padded_dim;
-    for (std::int64_t first = 0; first < seq_len_; first += kPanel) {
-      const std::int64_t rows = std::min(kPanel, seq_len_ - first);
+    for (std::int64_t first = begin; first < end; first += kPanel) {
+      const std::int64_t rows = std::min(kPanel, end - first);
       load_tile(head.in.q, first, rows, query_panel_, query_pairs_);
       load_tile(head.dy, first, rows, dout_panel_, dout_pairs_);
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -153,11 +151,6 @@ class PairedBackward {
       diagonal_panel(first, rows);
       store(dqueries_, nullptr, first, rows, sizes_, head.d_in.q);
     }
-  }
-
-  void finish(const HeadRows<std::byte>& d_in) {
-    store(dkeys_, nullptr, 0, seq_len_, sizes_, d_in.k);
-    store(dvalues_, nullptr, 0, seq_len_, sizes_, d_in.v);
   }
 
  private:
@@ -214,33 +207,29 @@ class PairedBackward {
   std::int64_t seq_len_;
   float factor_;
   std::int64_t dim_pairs_;
-  Pair *keys_, *values_;             // [T/64*64][Dp/2]
-  Pair* key_pairs_;                  // [T/64*32][Dp]
-  float *dkeys_, *dvalues_;          // [T/64*64][Dp]
-  Pair* rows_;                       // [64][Dp/2]
-  Pair *query_panel_, *dout_panel_;  // [Dp/2][64]
-  Pair *query_pairs_, *dout_pairs_;  // [32][Dp]
-  float* dqueries_;                  // [64][Dp]
-  float *scores_, *dscores_;         // [64][kScoreStride], a row for each key
-  Pair *p_, *ds_;                    // [64][kPairStride], a row for each key
-  Pair* ds_pairs_;                   // [32][64]: pairs of keys, a column for each query
-  Pair* ds_rows_;                    // [64][64], the first 32 of a row: dS with a row for each query
-  float *delta_, *lse_;              // [64]: of a query
+  Pair *keys_, *values_;                         // [T/64*64][Dp/2]
+  Pair* key_pairs_;                              // [T/64*32][Dp]
+  float *dkeys_ = nullptr, *dvalues_ = nullptr;  // of the group, [T/64*64][Dp]
+  Pair* rows_;                                   // [64][Dp/2]
+  Pair *query_panel_, *dout_panel_;              // [Dp/2][64]
+  Pair *query_pairs_, *dout_pairs_;              // [32][Dp]
+  float* dqueries_;                              // [64][Dp]
+  float *scores_, *dscores_;                     // [64][kScoreStride], a row for each key
+  Pair *p_, *ds_;                                // [64][kPairStride], a row for each key
+  Pair* ds_pairs_;                               // [32][64]: pairs of keys, a column for each query
+  Pair* ds_rows_;                                // [64][64], the first 32 of a row: dS with a row for each query
+  float *delta_, *lse_;                          // [64]: of a query
 };
 
 }  // namespace
 
-std::int64_t paired_attention_scratch_bytes(const AttentionShape& shape, int threads) {
-  return scratch_bytes_of<PairedForward>(shape, threads);
-}
+std::int64_t paired_attention_scratch_bytes(const AttentionShape& shape) { return forward_scratch_bytes<PairedForward>(shape); }
 
 void paired_attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch) {
   forward_heads<PairedForward>(shape, in, y, lse, scratch);
 }
 
-std::int64_t paired_attention_backward_scratch_bytes(const AttentionShape& shape, int threads) {
-  return scratch_bytes_of<PairedBackward>(shape, threads);
-}
+std::int64_t paired_attention_backward_scratch_bytes(const AttentionShape& shape) { return backward_scratch_bytes<PairedBackward>(shape); }
 
 void paired_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                                const Qkv& d_in, void* scratch) {

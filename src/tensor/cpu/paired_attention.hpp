@@ -14,10 +14,10 @@ namespace mica::cpu {
 /// Whether this processor computes attention of that dtype so.
 [[nodiscard]] bool is_paired(DType dtype);
 
-[[nodiscard]] std::int64_t paired_attention_scratch_bytes(const AttentionShape& shape, int threads);
+[[nodiscard]] std::int64_t paired_attention_scratch_bytes(const AttentionShape& shape);
 void paired_attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch);
 
-[[nodiscard]] std::int64_t paired_attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
+[[nodiscard]] std::int64_t paired_attention_backward_scratch_bytes(const AttentionShape& shape);
 void paired_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                                const Qkv& d_in, void* scratch);
 
