@@ -148,18 +148,32 @@ template <class Work>
   return Work(shape, carver);
 }
 
-[[nodiscard]] inline AttentionShares shares_of(const AttentionShape& shape) { return {shape, omp_get_max_threads()}; }
+/// Each thread has memory for all keys of a head, so for long sequences no more threads share heads than fit into this.
+inline constexpr std::int64_t kMostSharedScratch = std::int64_t{512} << 20;
+/// @param unshared  threads that would not have to share: they may take more memory
+[[nodiscard]] inline AttentionShares shares_of(const AttentionShape& shape, std::int64_t unshared, std::int64_t bytes_per_thread) {
+  const std::int64_t most = std::max(unshared, kMostSharedScratch / bytes_per_thread);
+  return {shape, static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), most))};
+}
+template <class Forward>
+[[nodiscard]] AttentionShares forward_shares(const AttentionShape& shape) {
+  return shares_of(shape, shape.batch * shape.heads, bytes_of<Forward>(shape, 1));
+}
+template <class Backward>
+[[nodiscard]] AttentionShares backward_shares(const AttentionShape& shape) {
+  return shares_of(shape, shape.batch * shape.num_kv_heads(), bytes_of<Backward>(shape, 1) + bytes_of<KeyGradients>(shape, 2));
+}
 
 template <class Forward>
 [[nodiscard]] std::int64_t forward_scratch_bytes(const AttentionShape& shape) {
-  return bytes_of<Forward>(shape, shares_of(shape).num_threads());
+  return bytes_of<Forward>(shape, forward_shares<Forward>(shape).num_threads());
 }
 
 /// Each thread makes a Forward of (shape, carver); its pack(rows) gets the keys and values that a group's heads share, and its
 /// run(first, last, q, y, lse) queries [first, last) of each head.
 template <class Forward>
 void forward_heads(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch) {
-  const AttentionShares shares = shares_of(shape);
+  const AttentionShares shares = forward_shares<Forward>(shape);
   parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
     Forward forward = work_at<Forward>(shape, thread, scratch);
     bool is_packed = false;
@@ -176,7 +190,7 @@ void forward_heads(const AttentionShape& shape, const ConstQkv& in, TensorView y
 
 template <class Backward>
 [[nodiscard]] std::int64_t backward_scratch_bytes(const AttentionShape& shape) {
-  const AttentionShares shares = shares_of(shape);
+  const AttentionShares shares = backward_shares<Backward>(shape);
   return bytes_of<Backward>(shape, shares.num_threads()) + bytes_of<KeyGradients>(shape, shares.num_sums_before(shares.num_threads()));
 }
 
@@ -185,17 +199,16 @@ template <class Backward>
 template <class Backward>
 void backward_heads(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                     const Qkv& d_in, void* scratch) {
-  const AttentionShares shares = shares_of(shape);
+  const AttentionShares shares = backward_shares<Backward>(shape);
   const std::int64_t width = shape.q_width(), group = shape.group();
   std::byte* const sums = static_cast<std::byte*>(scratch) + bytes_of<Backward>(shape, shares.num_threads());
-  // Of a thread's first group, or of those behind it.
-  const auto first_sums = [&](int thread) { return work_at<KeyGradients>(shape, shares.num_sums_before(thread), sums); };
-  const auto later_sums = [&](int thread) { return work_at<KeyGradients>(shape, shares.num_sums_before(thread + 1) - 1, sums); };
-  const auto head_of = [&](std::int64_t i) { return head_rows(shape, d_in, i / shape.heads, i % shape.heads); };
+  const auto sums_at = [&](int index) { return work_at<KeyGradients>(shape, index, sums); };
+  const auto last_sums_of = [&](int thread) { return shares.num_sums_before(thread + 1) - 1; };
+  const auto gradient_rows_of = [&](std::int64_t i) { return head_rows(shape, d_in, i / shape.heads, i % shape.heads); };
 
   parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
     Backward backward = work_at<Backward>(shape, thread, scratch);
-    KeyGradients gradients = first_sums(thread);
+    KeyGradients gradients = sums_at(shares.num_sums_before(thread));
     bool is_whole = false;  // whether all of the group so far is this thread's
     bool is_first = true;
     shares.for_each_head(thread, [&](std::int64_t i, std::int64_t first, std::int64_t last) {
@@ -204,13 +217,13 @@ void backward_heads(const AttentionShape& shape, ConstTensorView dy, const Const
                                .dy = rows_of(dy, shape, batch, column, width),
                                .y = rows_of(y, shape, batch, column, width),
                                .lse = static_cast<const float*>(lse.data) + i * shape.seq_len,
-                               .d_in = head_of(i)};
-      const bool is_groups_first = index % group == 0 && first == 0;
-      if (is_groups_first) {
+                               .d_in = gradient_rows_of(i)};
+      const bool begins_group = index % group == 0 && first == 0;
+      if (begins_group) {
         is_whole = true;
-        if (!is_first) gradients = later_sums(thread);
+        if (!is_first) gradients = sums_at(last_sums_of(thread));
       }
-      if (is_groups_first || is_first) {
+      if (begins_group || is_first) {
         gradients.clear();
         backward.pack(head.in, gradients);
       }
@@ -219,16 +232,18 @@ void backward_heads(const AttentionShape& shape, ConstTensorView dy, const Const
       if (is_whole && (index + 1) % group == 0 && last == shape.seq_len) gradients.store(0, shape.seq_len, head.d_in);
     });
   });
+  if (!shares.are_groups_shared()) return;
   parallel_ranges_by_thread(shares.num_threads(), 1, [&](std::int64_t, std::int64_t, int thread) {
-    shares.for_each_shared_group([&](std::int64_t i, int first, int last) {
+    shares.for_each_shared_group([&](std::int64_t shared, int first, int last) {
       if (thread < first || thread >= last) return;
       const std::int64_t begin = shape.seq_len * (thread - first) / (last - first),
                          end = shape.seq_len * (thread - first + 1) / (last - first);
-      const KeyGradients all = later_sums(first);
+      const int first_part = last_sums_of(first);  // behind it those of the other threads, one of each
+      const KeyGradients all = sums_at(first_part);
       for (int other = first + 1; other < last; ++other) {
-        if (!shares.is_empty(other)) all.add(first_sums(other), begin, end);
+        if (!shares.is_empty(other)) all.add(sums_at(first_part + other - first), begin, end);
       }
-      all.store(begin, end, head_of(i * group));
+      all.store(begin, end, gradient_rows_of(shared * group));
     });
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "mica/core/rounding.hpp"
@@ -27,12 +28,12 @@ class AttentionShares {
 
   [[nodiscard]] int num_threads() const { return num_threads_; }
 
-  /// The first tile of `thread`, whose last one is before the next thread's first. Tile t is of head t / tiles, counted over all
-  /// sequences.
+  /// The first tile of `thread`, whose last one is before the next thread's first; of num_threads(): the end. Tile t is of head t / tiles,
+  /// counted over all sequences.
   [[nodiscard]] std::int64_t first_tile(int thread) const {
     const std::int64_t work_of_head = tiles_ * tiles_, work = num_heads_ * work_of_head * thread / num_threads_;
     const std::int64_t head = work / work_of_head, rest = work % work_of_head;
-    std::int64_t tile = 0;  // the one at whose start the work done is closest to `rest`
+    auto tile = static_cast<std::int64_t>(std::sqrt(static_cast<double>(rest)));  // or the next, if `rest` is closer to its start
     while ((tile + 1) * (tile + 1) - rest <= rest - tile * tile) ++tile;
     return head * tiles_ + tile;
   }
@@ -50,7 +51,7 @@ class AttentionShares {
 
   /// Whether the thread has nothing to do.
   [[nodiscard]] bool is_empty(int thread) const { return first_tile(thread) == first_tile(thread + 1); }
-  /// Whether its first group (heads that share keys and values) is one that a thread before it has begun.
+  /// Whether its first group (heads that share keys and values) is one that a thread before it has begun. False of num_threads().
   [[nodiscard]] bool begins_inside(int thread) const { return first_tile(thread) % tiles_of_group() != 0; }
   /// How many sums of dK and dV the threads before it have. Each has one, and a second one for what comes behind a first group that a
   /// thread before it has begun: the sums of that group are kept until all threads are done.
@@ -60,7 +61,14 @@ class AttentionShares {
     return sums;
   }
 
-  /// body(group, first, last) for each group, counted over all sequences, that threads [first, last) have parts of.
+  /// Whether there is a group that several threads have parts of.
+  [[nodiscard]] bool are_groups_shared() const {
+    for (int thread = 1; thread < num_threads_; ++thread) {
+      if (begins_inside(thread)) return true;
+    }
+    return false;
+  }
+  /// body(group, first, last) for each of them, counted over all sequences: threads [first, last) have its parts, but those that are empty.
   template <class Body>
   void for_each_shared_group(Body&& body) const {
     for (int first = 0; first < num_threads_; ++first) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../../../src/tensor/cpu/attention.hpp"
 #include "../../../src/tensor/cpu/attention_shares.hpp"
 #include "kernels_testing.hpp"
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr AttentionShape kSharedShapes[] = {{1, 1, 1, 1},     {1, 64, 12, 1},    {4, 256, 12, 1},    {1, 1000, 1, 16},
                                             {1, 1024, 12, 8}, {2, 130, 6, 8, 2}, {1, 200, 9, 10, 3}, {3, 65, 4, 4, 1}};
-constexpr int kThreads[] = {1, 2, 3, 5, 7, 12, 16, 48};
+constexpr int kThreadCounts[] = {1, 2, 3, 5, 7, 12, 16, 48};
 
 std::string text_of(const AttentionShape& s, int threads) {
   return fmt::format("B={} T={} H={} D={} K={}, {} threads", s.batch, s.seq_len, s.heads, s.head_dim, s.kv_heads, threads);
@@ -16,7 +17,7 @@ std::string text_of(const AttentionShape& s, int threads) {
 
 TEST(AttentionShares, EachQueryOnceAndEachThreadAboutAsMuch) {
   for (const AttentionShape& s : kSharedShapes) {
-    for (const int num_threads : kThreads) {
+    for (const int num_threads : kThreadCounts) {
       const cpu::AttentionShares shares(s, num_threads);
       const std::int64_t tiles = divide_up(s.seq_len, cpu::kPanel), work = s.batch * s.heads * tiles * tiles;
       ASSERT_EQ(shares.num_threads(), std::min<std::int64_t>(num_threads, s.batch * s.heads * tiles)) << text_of(s, num_threads);
@@ -51,7 +52,33 @@ TEST(AttentionShares, GroupsThatThreadsShare) {
   }
 }
 
+TEST(AttentionShares, ThreadsWithoutAnyTile) {
+  const cpu::AttentionShares shares({1, 1000, 1, 16}, 16);  // one head of sixteen tiles, the later ones each as much as a thread is to do
+  std::vector<std::vector<std::int64_t>> shared;
+  shares.for_each_shared_group([&](std::int64_t group, int first, int last) { shared.push_back({group, first, last}); });
+  EXPECT_EQ(shared, (std::vector<std::vector<std::int64_t>>{{0, 0, 16}}));
+  std::vector<int> empty;
+  for (int thread = 0; thread < 16; ++thread) {
+    if (shares.is_empty(thread)) empty.push_back(thread);
+  }
+  EXPECT_EQ(empty, (std::vector<int>{7, 10, 12, 14}));
+  EXPECT_TRUE(shares.are_groups_shared());
+  EXPECT_FALSE(cpu::AttentionShares({4, 256, 12, 64, 4}, 8).are_groups_shared());
+}
+
 class SharedAttention : public KernelsTest {};  // which restores the number of threads
+
+/// Long sequences: with a thread for each group the memory is past the limit already, so no more threads than that.
+TEST_P(SharedAttention, TakesNoMoreMemoryThanItsLimit) {
+  const AttentionShape shape{1, 32768, 32, 128, 8};
+  const auto bytes = [&](int num_threads) {
+    omp_set_num_threads(num_threads);
+    return cpu::attention_backward_scratch_bytes(shape, dtype());
+  };
+  const std::int64_t unshared = bytes(8);
+  EXPECT_GT(unshared, std::int64_t{400} << 20);
+  EXPECT_LE(bytes(96), std::max<std::int64_t>(unshared, std::int64_t{512} << 20));
+}
 
 /// Threads that share heads change neither y nor dq, and of dk and dv only the order of their sums.
 TEST_P(SharedAttention, IsThatOfOneThread) {
@@ -71,12 +98,14 @@ TEST_P(SharedAttention, IsThatOfOneThread) {
       return r;
     };
     const Results one = with_threads(1);
-    for (const int num_threads : kThreads) {
+    for (const int num_threads : kThreadCounts) {
       if (num_threads > 1 && device::kManyThreads == 1) continue;  // under ThreadSanitizer
-      const Results many = with_threads(num_threads);
+      const Results many = with_threads(num_threads), again = with_threads(num_threads);
       EXPECT_TRUE(many.y.same_bits(one.y)) << text_of(s, num_threads);
       EXPECT_TRUE(many.lse.same_bits(one.lse)) << text_of(s, num_threads);
       EXPECT_TRUE(many.dq.same_bits(one.dq)) << text_of(s, num_threads);
+      EXPECT_TRUE(many.dk.same_bits(again.dk)) << text_of(s, num_threads);
+      EXPECT_TRUE(many.dv.same_bits(again.dv)) << text_of(s, num_threads);
       EXPECT_TRUE(near_as_a_whole(many.dk, one.dk, rounding(dtype()) / 4 + 1e-6)) << text_of(s, num_threads);
       EXPECT_TRUE(near_as_a_whole(many.dv, one.dv, rounding(dtype()) / 4 + 1e-6)) << text_of(s, num_threads);
     }
@@ -84,7 +113,8 @@ TEST_P(SharedAttention, IsThatOfOneThread) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, SharedAttention,
-                         ::testing::Values(Lane{StreamMode::inlined, 1, DType::f32}, Lane{StreamMode::inlined, 1, DType::bf16}), lane_name);
+                         ::testing::Values(Lane{StreamMode::threaded, 1, DType::f32}, Lane{StreamMode::inlined, 1, DType::bf16}),
+                         lane_name);
 
 }  // namespace
 }  // namespace mica::testing
