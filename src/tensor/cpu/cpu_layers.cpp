@@ -190,15 +190,15 @@ void CpuKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey
   const auto factor = static_cast<float>(1.0 / (1.0 - p));
   enqueue(s, "dropout", {reads(x), mica::writes(y)}, [=, ids = std::vector<std::int64_t>(sequences.begin(), sequences.end())] {
     const std::int64_t row_numel = x.numel() / batch;
-    for (std::int64_t b = 0; b < batch; ++b) {
-      RandomKey row_key = key;
-      row_key.sequence = static_cast<std::uint64_t>(ids[static_cast<std::size_t>(b)]);
-      const void* x_row = x.slice(b * row_numel, row_numel).data;
-      void* y_row = y.slice(b * row_numel, row_numel).data;
-      parallel_ranges(row_numel, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        loops().dropout(x.dtype, x_row, y_row, row_key, threshold, factor, begin, end);
-      });
-    }
+    parallel_ranges(x.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin / row_numel; b * row_numel < end; ++b) {
+        RandomKey row_key = key;
+        row_key.sequence = static_cast<std::uint64_t>(ids[static_cast<std::size_t>(b)]);
+        const std::int64_t row = b * row_numel;
+        loops().dropout(x.dtype, x.slice(row, row_numel).data, y.slice(row, row_numel).data, row_key, threshold, factor,
+                        std::max(begin - row, std::int64_t{0}), std::min(end - row, row_numel));
+      }
+    });
   });
 }
 

@@ -27,8 +27,10 @@ void parallel_ranges_by_thread(std::int64_t n, std::int64_t grain, Body&& body) 
     body(std::int64_t{0}, n, 0);
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int thread = 0; thread < threads; ++thread) {
+  // A team of all threads, even if some have nothing to do: gcc's runtime ends the threads that a smaller team leaves out, and the next
+  // larger one creates them again.
+#pragma omp parallel
+  for (int thread = omp_get_thread_num(); thread < threads; thread += omp_get_num_threads()) {
     const std::int64_t begin = grains * thread / threads * grain;
     const std::int64_t end = std::min(n, grains * (thread + 1) / threads * grain);
     if (begin < end) body(begin, end, thread);
