@@ -49,6 +49,8 @@ extern "C" {
 int omp_get_max_active_levels();
 int omp_get_max_threads();
 int omp_get_thread_limit();
+int omp_get_thread_num();
+int omp_get_num_threads();
 void omp_set_dynamic(int);
 void omp_set_num_threads(int);
 }
