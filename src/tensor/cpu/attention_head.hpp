@@ -9,6 +9,7 @@
 #include "mica/tensor/kernels.hpp"
 
 #include "attention_shares.hpp"
+#include "loops.hpp"
 #include "parallel.hpp"
 #include "tiles.hpp"
 
@@ -118,9 +119,9 @@ class KeyGradients {
   }
   /// Adds those of keys [first, last) of another.
   void add(const KeyGradients& other, std::int64_t first, std::int64_t last) const {
-    const std::int64_t numel = (last - first) * sizes_.padded_dim;
-    for (std::int64_t i = 0; i < numel; ++i) dkeys(first)[i] += other.dkeys(first)[i];
-    for (std::int64_t i = 0; i < numel; ++i) dvalues(first)[i] += other.dvalues(first)[i];
+    const std::int64_t begin = first * sizes_.padded_dim, end = last * sizes_.padded_dim;
+    loops().add(DType::f32, dkeys_, other.dkeys_, dkeys_, begin, end);
+    loops().add(DType::f32, dvalues_, other.dvalues_, dvalues_, begin, end);
   }
   /// Stores those of keys [first, last).
   void store(std::int64_t first, std::int64_t last, const HeadRows<std::byte>& d_in) const {
