@@ -169,7 +169,7 @@ std::int64_t num_evaluated(const data::Dataset& dataset, const Evaluation& evalu
   return evaluation.num_sequences == 0 ? dataset.num_samples() : std::min(evaluation.num_sequences, dataset.num_samples());
 }
 
-std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation) {
+std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation, const HostComm& comm) {
   nn::Context& context = model.context;
   fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
   const std::int64_t num_ranks = device_mesh.mesh().world_size();
@@ -191,7 +191,7 @@ std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset
       for (std::int64_t i = 0; i < numel_of(b); ++i) {
         sequences.push_back({.global_id = b * per_batch + i, .epoch = 0, .sequence = b * per_batch + i});
       }
-      data::read_batch(dataset, sequences, batch);
+      comm.agree([&] { data::read_batch(dataset, sequences, batch); });
       context.sequences = batch.global_ids;
       upload.stage(context, device_mesh, batch);
       const nn::Tensors ys = model.module->forward(context, upload.upload(context), nullptr);

@@ -158,7 +158,7 @@ ExitCode Trainer::train() {
     const bool is_full = std::ssize(pending_) == most_unread_steps(plan_.accumulation);
     if (logs || evaluates || saves || is_full || request == Request::stop) read_figures(logs || request == Request::stop);
     // A stop leaves time for a save only, so the save comes before anything that may take longer.
-    if (evaluates && request != Request::stop) request = std::max(request, evaluate_now(step, GivesUp::on_a_stop));
+    if (evaluates && request != Request::stop) request = std::max(request, evaluate_or_save(step));
     if (saves && request != Request::stop) {
       save(step, saver_ != nullptr && !is_last ? SaveKind::in_background : SaveKind::at_once);
       if (!is_last) request = std::max(request, agree_on_request(pace, step));
@@ -308,6 +308,17 @@ void Trainer::write_ranks_and_memory(std::int64_t step, const std::vector<RankFi
   if (std::exchange(told_peak_bytes_, memory.peak) != memory.peak) metrics_->write_memory(step, memory.peak_by_role, memory.peak);
 }
 
+Request Trainer::evaluate_or_save(std::int64_t step) {
+  try {
+    return evaluate_now(step, GivesUp::on_a_stop);
+  } catch (const Error& error) {
+    if (!app_.comm.is_shared(error)) throw;
+    progress_->warn(fmt::format("the evaluation after step {} failed; the run saves and ends", step));
+    save(step, SaveKind::to_resume);
+    throw;
+  }
+}
+
 Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
   RequestPace of_rounds(0, Clock::now());
   const auto is_given_up = [&](std::int64_t round) {
@@ -319,7 +330,7 @@ Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
   const Evaluation evaluation{.num_sequences = config_.train.eval_batches * kSequencesPerEvalBatch,
                               .sequences_at_once = config_.train.deterministic ? 1 : plan_.micro_batch,
                               .is_given_up = is_given_up};
-  const std::optional<double> loss = evaluate(model_, *datasets_.val, evaluation);
+  const std::optional<double> loss = evaluate(model_, *datasets_.val, evaluation, app_.comm);
   tell_slow_paths();
   if (loss) {
     metrics_->write_eval(step, *loss, ms_between(begin, Clock::now()));

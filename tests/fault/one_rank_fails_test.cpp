@@ -46,6 +46,15 @@ class OneRankFails : public ::testing::Test {
   [[nodiscard]] std::vector<std::string> command(int num_ranks, const std::vector<std::string>& flags = {}) const {
     return training(num_ranks, folder_ / "run.cfg", flags);
   }
+  /// More tokens than are checked at the start, mostly a hole in the file.
+  [[nodiscard]] std::string large_file_with_bad_token(std::int64_t position) const {
+    constexpr std::int64_t kTokens = 33'000'000;
+    const std::string path = folder_ / "large.bin";
+    write_tokens(path, 1000);
+    fs::resize_file(path, 2 * kTokens);
+    overwrite_token(path, position, 300);
+    return path;
+  }
 
   TemporaryFolder folder_;
 };
@@ -74,14 +83,10 @@ TEST_F(OneRankFails, KilledRankEndsTheJob) {
 }
 
 TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
-  // More tokens than are checked at the start, mostly a hole in the file; in order, so that rank 1 alone reads the bad
-  // one: sequences 4 s + {2, 3} of step s + 1 are its. Rank 0 is in a collective of that step meanwhile.
-  constexpr std::int64_t kTokens = 33'000'000;
-  const std::string path = folder_ / "large.bin";
-  write_tokens(path, 1000);
-  fs::resize_file(path, 2 * kTokens);
+  // In order, so that rank 1 alone reads the bad token: sequences 4 s + {2, 3} of step s + 1 are its. Rank 0 is in a collective of that step
+  // meanwhile.
   constexpr std::int64_t kPosition = (4 * 20 + 2) * 32 + 7;
-  overwrite_token(path, kPosition, 300);
+  const std::string path = large_file_with_bad_token(kPosition);
   for (const std::string streams : {"inline", "threaded"}) {
     SCOPED_TRACE(streams);
     fs::remove_all(run_folder());
@@ -99,6 +104,25 @@ TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
     EXPECT_GE(step_lines(run_folder()).size(), 15u) << "it came inside a step, after good ones";
     EXPECT_TRUE(have_ended(ranks, 20));
   }
+}
+
+TEST_F(OneRankFails, AnEvaluationThatFailsLosesNoStep) {
+  // Batches of two sequences go to ranks in turns, so rank 1 reads sequences 4 r + {2, 3} in round r.
+  const std::string path = large_file_with_bad_token((4 * 3 + 2) * 32 + 7);
+  const std::vector<std::string> flags{"--data.val=" + path, "--train.eval_interval=20", "--train.eval_batches=4", "--train.steps=20",
+                                       "--checkpoint.optimizer=false"};
+  const Finished seen = test::run(command(2, flags));
+  EXPECT_EQ(seen.status, 2) << seen.output;
+  const std::vector<std::string> lines = seen.error_lines();
+  ASSERT_EQ(lines.size(), 1u) << seen.output;
+  EXPECT_THAT(lines[0], HasSubstr("mica: error: rank 1: " + path));
+  const std::vector<std::string> saved = checkpoints_of(run_folder());
+  ASSERT_EQ(saved.size(), 1u) << seen.output;
+  EXPECT_EQ(std::stoll(saved[0].substr(5)), 20);
+  // With the optimizer's state, so that the run goes on.
+  const Finished resumed = test::run(command(2, {"--data.val=", "--train.steps=25"}));
+  EXPECT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_EQ(step_lines(run_folder()).size(), 25u);
 }
 
 TEST_F(OneRankFails, SignalSavesAndStops) {

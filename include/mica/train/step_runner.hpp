@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/data/dataset.hpp"
 #include "mica/device/stopwatch.hpp"
 #include "mica/train/batch_loader.hpp"
@@ -102,6 +103,8 @@ inline constexpr std::int64_t kSequencesPerEvalBatch = 16;
 
 /// The mean loss of the sequences, without gradients or dropout; summed in their order, so that its bits do not depend on the number of
 /// ranks; nothing if is_given_up ended it. @collective: every rank gets the same value. The host waits.
-[[nodiscard]] std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation);
+/// @throws Error on all ranks (HostComm::is_shared) if one cannot read its sequences; the model can then still be saved.
+[[nodiscard]] std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation,
+                                             const HostComm& comm);
 
 }  // namespace mica::train

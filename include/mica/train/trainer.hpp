@@ -104,6 +104,9 @@ class Trainer {
   enum class GivesUp : std::uint8_t { never, on_a_stop };
   /// @returns Request::stop if the evaluation was given up, else none. @collective
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
+  /// evaluate_now() of a step that is not saved yet. If no rank can go on since one cannot read data.val, the step is saved before the error
+  /// is thrown. @collective
+  Request evaluate_or_save(std::int64_t step);
   /// Ends the run if another job has taken over its folder. @collective
   void check_owner() const;
   void save(std::int64_t step, SaveKind kind);

@@ -108,7 +108,7 @@ Child::Child(const std::vector<std::string>& command, const std::map<std::string
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) {
     ::setpgid(0, 0);
-    ::signal(SIGINT, SIG_DFL);  // a test that a shell started in the background ignores it
+    for (const int ignored : {SIGINT, SIGHUP}) ::signal(ignored, SIG_DFL);  // by a shell's background jobs, and by nohup
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
     ::setenv("OMP_NUM_THREADS", "1", 1);
