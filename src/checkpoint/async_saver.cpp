@@ -51,7 +51,17 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
 }
 
 AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool, Retries retries)
-    : background_(std::move(background)), pool_(pool), retries_(std::move(retries)) {}
+    : background_(std::move(background)), pool_(pool), retries_(with_own_hooks(std::move(retries))) {}
+
+Retries AsyncSaver::with_own_hooks(Retries retries) {
+  invariant(!retries.tell, "take_failed_attempts() tells");
+  retries.are_over = [this, are_over = std::move(retries.are_over)] { return is_ending_ || (are_over && are_over()); };
+  retries.tell = [this](const std::string& failure) {
+    const std::lock_guard lock(mutex_);
+    failed_attempts_.push_back(failure);
+  };
+  return retries;
+}
 
 AsyncSaver::~AsyncSaver() {
   is_awaited_ = is_ending_ = true;
@@ -98,7 +108,7 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
 
 void AsyncSaver::write() {
   try {
-    report_ = save_in_attempts();
+    report_ = run_save_job(*job_, *background_, options_, retries_);
   } catch (...) {
     failure_ = std::current_exception();
   }
@@ -107,42 +117,6 @@ void AsyncSaver::write() {
     is_done_ = true;
   }
   done_.notify_all();
-}
-
-SaveReport AsyncSaver::save_in_attempts() {
-  for (std::size_t attempt = 1;; ++attempt) {
-    try {
-      return run_save_job(*job_, *background_, options_);
-    } catch (const IoError& error) {
-      pause_or_rethrow(error, attempt);
-    } catch (const ConfigError& error) {  // a folder that is read-only or forbidden, perhaps for a while
-      pause_or_rethrow(error, attempt);
-    }
-  }
-}
-
-template <class SaveError>
-void AsyncSaver::pause_or_rethrow(const SaveError& error, std::size_t attempt) {
-  const std::size_t num_attempts = retries_.after.size() + 1;
-  if (num_attempts == 1 || !background_->is_shared(error)) throw;  // the other ranks may not know of this rank's own error
-  SaveError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
-  told.set_num_sharers(error.num_sharers());
-  if (attempt == num_attempts || !try_again_after(retries_.after[attempt - 1], told.what())) throw told;
-}
-
-bool AsyncSaver::try_again_after(std::chrono::milliseconds pause, const std::string& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    failed_attempts_.push_back(fmt::format("{}; the next one is in {:g} s", failure, std::chrono::duration<double>(pause).count()));
-  }
-  constexpr std::chrono::milliseconds kSlice{100};
-  for (std::chrono::milliseconds left = pause; left.count() > 0; left -= kSlice) {
-    std::this_thread::sleep_for(std::min(left, kSlice));
-    const bool is_over = is_ending_ || (retries_.are_over && retries_.are_over());
-    const std::vector<std::string> all = background_->gather_strings(is_over ? "over" : "");
-    if (!std::ranges::all_of(all, &std::string::empty)) return false;
-  }
-  return true;
 }
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {

@@ -333,18 +333,4 @@ Manifest parse_manifest(std::string_view text, const std::string& path) { return
 
 Manifest parse_manifest_header(std::string_view text, const std::string& path) { return parse(text, path, ManifestPart::header); }
 
-FileEntry parse_file_entry(std::string_view text) {
-  const auto reader = JsonValue::parse<DamagedCheckpointError>(text, "a rank's message");
-  FileEntry file;
-  file.name = reader["name"].text();
-  file.shard_rank = small_integer(reader["shard_rank"], 0);
-  file.bytes = reader["bytes"].integer(0);
-  file.rest_crc = crc(reader["rest_crc32c"]);
-  reader["datasets"].for_each([&](const JsonValue& each) {
-    file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
-                             each["bytes"].integer(0), crcs(each["crc32c_blocks"]), parse_dtype(each["dtype"])});
-  });
-  return file;
-}
-
 }  // namespace mica::checkpoint

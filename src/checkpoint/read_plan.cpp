@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 
+#include "mica/core/rounding.hpp"
+
+#include "block_split.hpp"
 #include "piece_index.hpp"
 #include "stretches.hpp"
 
@@ -56,22 +60,61 @@ class TextReader {
   std::string_view left_;
 };
 
+/// Blocks [first, last) of the file. Of a large file on many ranks the checksums are most of its entry, so each rank gets those of its
+/// blocks. @param rows  of the file's table; those of the blocks' datasets are written
 void write_part(TextWriter& writer, const FileEntry& file, const std::vector<PackedRow>& rows, std::int64_t first, std::int64_t last) {
-  writer.text(file_entry_text(file));
-  writer.rows(rows);
-  writer.number(first);
-  writer.number(last);
+  writer.text(file.name);
+  for (const std::int64_t value : {std::int64_t{file.shard_rank}, file.bytes, std::int64_t{file.rest_crc}, first, last})
+    writer.number(value);
+  std::vector<bool> is_read;
+  std::int64_t at = 0;  // of the dataset's first block
+  writer.number(std::ssize(file.datasets));
+  for (const DatasetEntry& dataset : file.datasets) {
+    writer.text(dataset.path);
+    writer.text(dataset.kind);
+    for (const std::int64_t value : {dataset.unit, dataset.offset, dataset.bytes, static_cast<std::int64_t>(dataset.dtype)}) {
+      writer.number(value);
+    }
+    const std::int64_t begin = std::clamp(first - at, std::int64_t{0}, dataset.num_blocks());
+    const std::int64_t end = std::clamp(last - at, begin, dataset.num_blocks());
+    writer.text(
+        {reinterpret_cast<const char*>(dataset.block_crcs.data() + begin), static_cast<std::size_t>(end - begin) * sizeof(std::uint32_t)});
+    is_read.push_back(begin < end);
+    at += dataset.num_blocks();
+  }
+  std::vector<PackedRow> needed;
+  std::ranges::copy_if(rows, std::back_inserter(needed),
+                       [&](const PackedRow& row) { return is_read[static_cast<std::size_t>(row.dataset)]; });
+  writer.rows(needed);
 }
 
 std::vector<FilePart> read_parts(TextReader reader) {
   std::vector<FilePart> parts;
   while (!reader.at_end()) {
     FilePart& part = parts.emplace_back();
-    part.file = parse_file_entry(reader.text());
-    part.rows = reader.rows();
-    std::ranges::sort(part.rows, {}, [](const PackedRow& r) { return std::pair(r.dataset, r.offset); });
+    part.file.name = reader.text();
+    part.file.shard_rank = static_cast<int>(reader.number());
+    part.file.bytes = reader.number();
+    part.file.rest_crc = static_cast<std::uint32_t>(reader.number());
     part.first = reader.number();
     part.last = reader.number();
+    part.file.datasets.resize(static_cast<std::size_t>(reader.number()));
+    std::int64_t at = 0;
+    for (DatasetEntry& dataset : part.file.datasets) {
+      dataset.path = reader.text();
+      dataset.kind = reader.text();
+      dataset.unit = reader.number();
+      dataset.offset = reader.number();
+      dataset.bytes = reader.number();
+      dataset.dtype = static_cast<DType>(reader.number());
+      dataset.block_crcs.resize(static_cast<std::size_t>(divide_up(dataset.bytes, kBlockBytes)));
+      const std::string_view crcs = reader.text();
+      const std::int64_t begin = std::clamp(part.first - at, std::int64_t{0}, dataset.num_blocks());
+      if (!crcs.empty()) std::memcpy(dataset.block_crcs.data() + begin, crcs.data(), crcs.size());
+      at += dataset.num_blocks();
+    }
+    part.rows = reader.rows();
+    std::ranges::sort(part.rows, {}, [](const PackedRow& r) { return std::pair(r.dataset, r.offset); });
   }
   return parts;
 }
@@ -140,20 +183,12 @@ std::vector<std::string> split_among_replicas(const ReadRequest& request, const 
 /// On rank 0: divides the blocks of all files, in order, into equal parts.
 std::vector<std::string> split_among_all(const ReadRequest& request, const Tables& tables, const std::string& kinds) {
   const std::vector<FileEntry>& files = request.manifest.files;
-  std::int64_t total = 0;
-  for (const FileEntry& file : files) total += num_blocks(file);
-  const std::int64_t num_ranks = request.comm.num_ranks();
+  std::vector<std::int64_t> blocks;
+  for (const FileEntry& file : files) blocks.push_back(num_blocks(file));
   std::vector<std::string> to_each;
-  for (std::int64_t r = 0; r < num_ranks; ++r) {
-    const std::int64_t first = total * r / num_ranks, last = total * (r + 1) / num_ranks;
+  for (const std::vector<BlockRange>& part : split_blocks(blocks, request.comm.num_ranks())) {
     TextWriter writer = writer_with(kinds);
-    std::int64_t at = 0;  // of the file's first block
-    for (std::size_t f = 0; f < files.size(); ++f) {
-      const std::int64_t blocks = num_blocks(files[f]);
-      const std::int64_t begin = std::max(first - at, std::int64_t{0}), end = std::min(last - at, blocks);
-      if (begin < end) write_part(writer, files[f], tables[f], begin, end);
-      at += blocks;
-    }
+    for (const BlockRange& range : part) write_part(writer, files[range.file], tables[range.file], range.first, range.last);
     to_each.push_back(writer.take());
   }
   return to_each;

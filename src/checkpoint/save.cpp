@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/save.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <future>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/manifest.hpp"
@@ -140,12 +142,48 @@ class Saver {
   SaveReport report_;
 };
 
+/// Between two attempts. @returns whether there is another one, on all ranks alike. @collective
+bool try_again_after(std::chrono::milliseconds pause, const HostComm& comm, const Retries& retries) {
+  constexpr std::chrono::milliseconds kSlice{100};
+  for (std::chrono::milliseconds left = pause; left.count() > 0; left -= kSlice) {
+    std::this_thread::sleep_for(std::min(left, kSlice));
+    const bool is_over = retries.are_over && retries.are_over();
+    const std::vector<std::string> all = comm.gather_strings(is_over ? "over" : "");
+    if (!std::ranges::all_of(all, &std::string::empty)) return false;
+  }
+  return true;
+}
+
+/// Called in a catch block. Returns when the save is to be tried again.
+template <class SaveError>
+void pause_or_rethrow(const SaveError& error, std::size_t attempt, const HostComm& comm, const Retries& retries) {
+  const std::size_t num_attempts = retries.after.size() + 1;
+  if (num_attempts == 1 || !comm.is_shared(error)) throw;  // the other ranks may not know of this rank's own error
+  SaveError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
+  told.set_num_sharers(error.num_sharers());
+  if (attempt == num_attempts) throw told;
+  const std::chrono::milliseconds pause = retries.after[attempt - 1];
+  if (retries.tell) retries.tell(fmt::format("{}; the next one is in {:g} s", told.what(), std::chrono::duration<double>(pause).count()));
+  if (!try_again_after(pause, comm, retries)) throw told;
+}
+
 }  // namespace
 
-SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options) { return Saver(job, comm, options).run(); }
+SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options, const Retries& retries) {
+  for (std::size_t attempt = 1;; ++attempt) {
+    try {
+      return Saver(job, comm, options).run();
+    } catch (const IoError& error) {
+      pause_or_rethrow(error, attempt, comm, retries);
+    } catch (const ConfigError& error) {  // a folder that is read-only or forbidden, perhaps for a while
+      pause_or_rethrow(error, attempt, comm, retries);
+    }
+  }
+}
 
-SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
-  return run_save_job(make_save_job(run_folder, state, comm), comm, options);
+SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options,
+                const Retries& retries) {
+  return run_save_job(make_save_job(run_folder, state, comm), comm, options, retries);
 }
 
 std::string make_run_id() { return fmt::format("{:08x}", std::random_device()()); }

@@ -30,7 +30,7 @@ struct SaveJob {
 /// Waits for the compute stream; ranks agree on step and run id. @collective
 [[nodiscard]] SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm);
 /// save() for a job: communicates only over `comm`, and reads the model only through job.contents. @collective
-SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
+SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options, const Retries& retries);
 
 /// The units of a root that have parameters.
 [[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);

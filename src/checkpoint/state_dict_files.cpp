@@ -154,7 +154,7 @@ SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, 
   job.folder = folder;
   job.is_in_run = false;
   if (kind != fsdp::StateDictKind::local) replace_units(job, state, kind);
-  return run_save_job(job, comm, {});
+  return run_save_job(job, comm, {}, {});
 }
 
 fsdp::StateDict read_state_dict(const std::string& folder, const ReadPart& part) {

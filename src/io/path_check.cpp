@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "mica/core/error.hpp"
+
 namespace mica::io {
 namespace {
 
@@ -30,5 +32,12 @@ std::string why_no(fs::file_type wanted, std::string_view name, const std::strin
 
 std::string why_no_file(const std::string& path) { return why_no(fs::file_type::regular, "file", path); }
 std::string why_no_folder(const std::string& path) { return why_no(fs::file_type::directory, "folder", path); }
+
+bool lead_to_one_place(const std::string& a, const std::string& b) {
+  std::error_code error;
+  const bool is_one = fs::equivalent(a, b, error);
+  require<IoError>(!error || error == std::errc::no_such_file_or_directory, "cannot find out whether {} is {}: {}", a, b, error.message());
+  return is_one;
+}
 
 }  // namespace mica::io

@@ -27,10 +27,12 @@ nn::Tensors BatchLoader::load(std::int64_t step, std::int64_t round) {
 void BatchLoader::read_ahead(std::int64_t step) {
   end_step();
   slot_of(step).done.wait_on_host();  // rethrows an error of an earlier step
+  unreadable_step_ = 0;
   try {
     read(step);
   } catch (const std::exception&) {
     // A token past the vocabulary, a file that cannot be read, any error of a user's dataset: load() throws it, if the step is run.
+    unreadable_step_ = step;
   }
 }
 

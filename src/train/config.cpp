@@ -180,6 +180,10 @@ void check_retention(const Config& config) {
   };
   check_rule("checkpoint.keep_every", checkpoint.keep_every);
   check_rule("checkpoint.keep_best", checkpoint.keep_best);
+  require<ConfigError>(checkpoint.keep_every == 0 || (checkpoint.interval > 0 && checkpoint.keep_every % checkpoint.interval == 0),
+                       "checkpoint.keep_every = {} keeps checkpoints of steps that are multiples of it, but they are made every "
+                       "checkpoint.interval = {} steps: set keep_every to a multiple of that, and that above 0",
+                       checkpoint.keep_every, checkpoint.interval);
   if (checkpoint.keep_best == 0) return;
   require<ConfigError>(!config.data.val.empty(), "checkpoint.keep_best = {} compares validation losses, but data.val is empty",
                        checkpoint.keep_best);

@@ -25,7 +25,7 @@ void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<doub
   try {
     const checkpoint::SaveReport report = saver_.save();
     if (report.bytes > 0) hooks_.tell_saved(report);
-    hooks_.warn(fmt::format("{}: the remaining ranks saved step {} in {}; start the same command again", why, report.step, report.path));
+    hooks_.warn(fmt::format("{}: the remaining ranks saved step {} in {}; {}", why, report.step, report.path, hooks_.how_to_go_on));
   } catch (const std::exception& error) {
     hooks_.warn(fmt::format("{}: the remaining ranks cannot save: {}", why, error.what()));
     StopSignal::set_on_sigterm(StopSignal::OnSigterm::stops);

@@ -111,6 +111,10 @@ Continuation check_resume(const Config& config, const checkpoint::Manifest& mani
   return next;
 }
 
+std::string how_to_go_on(const Config& config) {
+  return fmt::format("start the same command again{}", config.checkpoint.resume == "none" ? " with --checkpoint.resume=auto" : "");
+}
+
 std::map<std::string, std::string> model_description(const Config& config) {
   std::map<std::string, std::string> description;
   for (const ConfigKey& key : config_keys()) {

@@ -13,6 +13,7 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/io/raw_file.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/metrics.hpp"
@@ -133,12 +134,16 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
       start.began_from = start.manifest->began_from;
     }
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
-    std::error_code error;
-    if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
+    if (io::lead_to_one_place(io::parent_directory(start.checkpoint), checkpoints)) start.last_of_line = start.manifest->step;
     start.num_later = num_later(config.run_folder(), start.last_of_line);
   });
   start.began_from = comm.broadcast_string(start.began_from, 0);  // any rank may write an emergency checkpoint
   return start;
+}
+
+std::string disk_of_checkpoints(const std::string& run_folder) {
+  const std::string checkpoints = checkpoint::checkpoints_folder(run_folder);
+  return io::why_no_folder(checkpoints).empty() ? checkpoints : run_folder;
 }
 
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what) {

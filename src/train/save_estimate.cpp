@@ -33,11 +33,11 @@ double seconds_of_write(const std::string& path, std::int64_t bytes) {
 
 }  // namespace
 
-TimeLimit::Seconds estimate_save(const HostComm& comm, const std::string& run_folder, std::int64_t shard_bytes) {
+TimeLimit::Seconds estimate_save(const HostComm& comm, const std::string& folder, std::int64_t shard_bytes) {
   const std::vector<std::string> all = comm.all_or_throw([&] {
     if (shard_bytes == 0) return std::string("0");
     const std::int64_t bytes = std::min(shard_bytes, kMostBytes);
-    const double seconds = seconds_of_write(fmt::format("{}/write-test-{}", run_folder, comm.rank()), bytes);
+    const double seconds = seconds_of_write(fmt::format("{}/write-test-{}", folder, comm.rank()), bytes);
     return std::to_string(seconds * static_cast<double>(shard_bytes) / static_cast<double>(bytes));
   });
   double slowest = 0;

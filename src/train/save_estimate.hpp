@@ -9,9 +9,9 @@
 
 namespace mica::train {
 
-/// Estimates how long a save takes, before one was measured. All ranks that write a shard write up to 16 MiB of random data into the run's
-/// folder at the same time, and sync. The slowest rank's time, scaled to its whole shard, is doubled.
+/// Estimates how long a save takes, before one was measured. All ranks that write a shard write up to 16 MiB of random data into the folder
+/// at the same time, and sync. The slowest rank's time, scaled to its whole shard, is doubled.
 /// @param shard_bytes  of this rank; 0: it writes none. @throws IoError on all ranks. @collective
-[[nodiscard]] TimeLimit::Seconds estimate_save(const HostComm& comm, const std::string& run_folder, std::int64_t shard_bytes);
+[[nodiscard]] TimeLimit::Seconds estimate_save(const HostComm& comm, const std::string& folder, std::int64_t shard_bytes);
 
 }  // namespace mica::train

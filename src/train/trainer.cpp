@@ -175,7 +175,10 @@ ExitCode Trainer::train() {
       tell_trace([&] { return trace.end_run(step); });
     }
     if (stops && !is_last) {
-      progress_->say(fmt::format("stopped after step {} of {}; start the same command again to resume", step, config_.train.steps));
+      app_.comm.agree([&] {
+        if (lacks_next_batch()) runner_->batches().read(step + 1);  // throws, unless the file system was away for a moment
+      });
+      progress_->say(fmt::format("stopped after step {} of {}; {} to resume", step, config_.train.steps, how_to_go_on(config_)));
       return ExitCode::requeue;
     }
   }

@@ -59,7 +59,8 @@ void Trainer::watch_for_lost_ranks() {
                              // A launcher that ends the job may not forward output any more. Rank 0's own line is already in log.txt.
                              if (!is_main()) std::ofstream(app_.log_file, std::ios::app) << "warning: " << text << '\n';
                            },
-                       .exits = [this] { app_.watchdog.note_end(); }});
+                       .exits = [this] { app_.watchdog.note_end(); },
+                       .how_to_go_on = how_to_go_on(config_)});
   app_.watchdog.set_save([this](const std::string& why, std::chrono::duration<double> linger) { lost_ranks_->save_and_exit(why, linger); });
 }
 

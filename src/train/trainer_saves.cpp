@@ -9,7 +9,7 @@
 namespace mica::train {
 namespace {
 
-/// How long a background save waits before each further attempt: the file system may come back, or somebody may free disk space.
+/// How long a save waits before each further attempt: the file system may come back, or somebody may free disk space.
 const std::vector<std::chrono::milliseconds> kRetryAfter{std::chrono::seconds(1), std::chrono::seconds(4), std::chrono::seconds(15)};
 
 }  // namespace
@@ -24,15 +24,19 @@ void Trainer::prepare_background_saves() {
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
   background_world_->leave_unrecorded();  // ranks with nothing to write wait there as long as the slowest writer needs, which is no hang
-  saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
-                                                    device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
-                                                    checkpoint::Retries{kRetryAfter, [this] { return is_stopping(); }});
+  saver_ = std::make_unique<checkpoint::AsyncSaver>(
+      make_mpi_comm(*background_world_), device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
+      checkpoint::Retries{.after = kRetryAfter, .are_over = [this] { return is_stopping(); }, .tell = {}});
   app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer(SaveKind::in_background)); });
 }
 
 void Trainer::check_owner() const {
   app_.comm.from_first_rank([&] {
-    folder_->check_owner();
+    try {
+      folder_->check_owner();
+    } catch (const IoError& error) {  // the file system may be away for a moment; a save asks again before it publishes a checkpoint
+      progress_->warn(error.what());
+    }
     return std::string();
   });
 }
@@ -93,7 +97,9 @@ void Trainer::save(std::int64_t step, SaveKind kind) {
       saver_->start(config_.run_folder(), state, app_.comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
     } else {
-      const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, app_.comm, options);
+      const checkpoint::Retries retries{
+          .after = kRetryAfter, .are_over = {}, .tell = [this](const std::string& failure) { progress_->warn(failure); }};
+      const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, app_.comm, options, retries);
       tell_saved(report, step, ms_between(begin, Clock::now()));
       note_save(Clock::now() - begin, kind);
     }

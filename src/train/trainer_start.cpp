@@ -11,7 +11,6 @@
 #include "mica/core/version.hpp"
 #include "mica/data/tokenizer_json.hpp"
 #include "mica/io/atomic_file.hpp"
-#include "mica/io/path_check.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/trainer.hpp"
 
@@ -143,8 +142,7 @@ void Trainer::check_disk() const {
   });
   const std::int64_t bytes = app_.world.all_sum(mine);
   app_.comm.from_first_rank([&] {
-    const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());  // perhaps a link to another disk
-    check_disk_space(io::why_no_folder(checkpoints).empty() ? checkpoints : config_.run_folder(), bytes, "a checkpoint of this run");
+    check_disk_space(disk_of_checkpoints(config_.run_folder()), bytes, "a checkpoint of this run");
     return std::string();
   });
 }

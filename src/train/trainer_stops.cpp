@@ -26,7 +26,7 @@ void Trainer::withdraw_start_if_refused(const std::exception& error) const {
 void Trainer::estimate_save() {
   if (app_.world.all_max(time_limit_.is_set() ? 1 : 0) == 0) return;
   const std::int64_t shard_bytes = checkpoint::snapshot_bytes(*model_.root, saved_optimizer(SaveKind::to_resume));
-  time_limit_.estimate_save(train::estimate_save(app_.comm, config_.run_folder(), shard_bytes));
+  time_limit_.estimate_save(train::estimate_save(app_.comm, disk_of_checkpoints(config_.run_folder()), shard_bytes));
 }
 
 Request Trainer::agree_on_request(RequestPace& pace, std::int64_t at) {
@@ -37,10 +37,12 @@ Request Trainer::agree_on_request(RequestPace& pace, std::int64_t at) {
     mine = request_of_clocks(time_limit_, config_.checkpoint.interval_minutes, now - start_, now - last_save_begin_, num_saves);
   }
   if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = std::max(mine, Request::look);
-  if (StopSignal::received() != 0) mine = Request::stop;
+  if (StopSignal::received() != 0 || lacks_next_batch()) mine = Request::stop;
   const std::int64_t maximum = app_.world.all_max(pace.encode(mine, at, now));
   return pace.agree(maximum, at, Clock::now());
 }
+
+bool Trainer::lacks_next_batch() const { return last_done_ < config_.train.steps && runner_->batches().lacks(last_done_ + 1); }
 
 bool Trainer::stops_while_starting() const {
   if (app_.world.all_max(StopSignal::received()) == 0) return false;
@@ -54,6 +56,8 @@ std::string Trainer::reason_to_stop() const {
   constexpr std::int64_t kRanks = std::int64_t{1} << 32;
   const std::int64_t heard = app_.world.all_max(StopSignal::received() * kRanks + app_.world.rank());  // the highest rank that got one
   if (heard >= kRanks) return fmt::format("{} on rank {}", signal_name(static_cast<int>(heard / kRanks)), heard % kRanks);
+  const std::int64_t lacking = app_.world.all_max(lacks_next_batch() ? app_.world.rank() : -1);
+  if (lacking >= 0) return fmt::format("rank {} cannot read its next batch", lacking);
   const TimeLimit::Seconds since_start = Clock::now() - start_;
   return fmt::format("{} left before the limit ({}), and a step and a save may take {}",
                      format_duration(std::max(0.0, time_limit_.left(since_start).count())), time_limit_.reason(),

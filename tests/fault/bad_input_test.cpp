@@ -3,8 +3,10 @@
 // one line that says what, where and what was expected; what was saved earlier stays as it is.
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <future>
+#include <memory>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -367,25 +369,31 @@ TEST_F(BadInput, AnErrorOfAllRanksLetsABackgroundSaveEnd) {
 }
 
 TEST_F(BadInput, FullDisk) {
-  for (const char* async : {"false", "true"}) {
-    SCOPED_TRACE(std::string("checkpoint.async=") + async);
-    const TemporaryFolder own;
-    const std::string disk = own / "disk";
-    const std::string kept = own / "kept";
-    fs::create_directories(disk);
+  struct Case {
+    std::string async;
+    TemporaryFolder own;
+    std::unique_ptr<Child> child;
+  };
+  std::array<Case, 2> cases{Case{"false", {}, {}}, Case{"true", {}, {}}};  // at once: a save is tried again for 20 s
+  for (Case& c : cases) {
+    fs::create_directories(c.own / "disk");
     // A small file system of its own: ext4 in a file if that can be mounted, else in memory.
-    const std::string script = "cd '" + own.path() +
+    const std::string script = "cd '" + c.own.path() +
                                "'; "
                                "{ dd if=/dev/zero of=image bs=1k count=1500 && /sbin/mkfs.ext4 -q -F -O ^has_journal "
                                "image && mount -o loop image disk; } >/dev/null 2>&1 "
                                "|| mount -t tmpfs -o size=1500k tmpfs disk || exit 99; "
                                "\"$@\"; status=$?; cp -r disk/run kept; exit $status";
-    const Finished full = test::run(in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000",
-                                                                      "--log.metrics=false", std::string("--checkpoint.async=") + async})),
-                                    120);  // a background save is tried again for 20 s
+    c.child = std::make_unique<Child>(in_mount_namespace(script, train({"--run.dir=" + (c.own / "disk/run"), "--train.steps=1000",
+                                                                        "--log.metrics=false", "--checkpoint.async=" + c.async})));
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE("checkpoint.async=" + c.async);
+    const Finished full = c.child->wait(120);
     ASSERT_NE(full.status, 99) << "neither a loop mount nor a tmpfs in a user namespace is possible\n" << full.output;
-    expect_refused({"full disk", {}, 3, {"No space left on device", disk, "free"}}, full);
+    expect_refused({"full disk", {}, 3, {"No space left on device", c.own / "disk", "free"}}, full);
     // What was saved before is whole: the run goes on elsewhere.
+    const std::string kept = c.own / "kept";
     const std::vector<std::string> saved = checkpoints_of(kept);
     ASSERT_GE(saved.size(), 1u);
     for (const std::string& name : saved) {

@@ -83,8 +83,8 @@ TEST_F(OneRankFails, KilledRankEndsTheJob) {
 }
 
 TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
-  // In order, so that rank 1 alone reads the bad token: sequences 4 s + {2, 3} of step s + 1 are its. Rank 0 is in a collective of that step
-  // meanwhile.
+  // In order, so that rank 1 alone reads the bad token: sequences 4 s + {2, 3} of step s + 1 are its. Rank 0 is in a collective of that
+  // step meanwhile.
   constexpr std::int64_t kPosition = (4 * 20 + 2) * 32 + 7;
   const std::string path = large_file_with_bad_token(kPosition);
   for (const std::string streams : {"inline", "threaded"}) {
@@ -103,6 +103,25 @@ TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
     EXPECT_THAT(lines[0], HasSubstr("token " + std::to_string(kPosition) + " has id 300"));
     EXPECT_GE(step_lines(run_folder()).size(), 15u) << "it came inside a step, after good ones";
     EXPECT_TRUE(have_ended(ranks, 20));
+  }
+}
+
+// A batch is read one step ahead, and ranks whose steps take long ask each other after each.
+TEST_F(OneRankFails, ABatchThatCannotBeReadLosesNoStep) {
+  const std::string path = large_file_with_bad_token((2 * 2000 + 1003) * 32 + 7);  // of a sequence of step 3
+  const std::vector<std::string> flags{"--data.train=" + path, "--data.order=sequential", "--train.global_batch=2000",
+                                       "--train.log_interval=1"};
+  for (int launch = 1; launch <= 2; ++launch) {  // the next one has the same batch to read first
+    const Finished seen = test::run(command(2, flags));
+    EXPECT_EQ(seen.status, 2) << seen.output;
+    const std::vector<std::string> lines = seen.error_lines();
+    ASSERT_EQ(lines.size(), 1u) << seen.output;
+    EXPECT_THAT(lines[0], HasSubstr(path + ": token"));
+    const std::vector<std::string> saved = checkpoints_of(run_folder());
+    ASSERT_EQ(saved.size(), 1u) << seen.output;
+    EXPECT_EQ(std::stoll(saved[0].substr(5)), 2) << seen.output;
+    EXPECT_EQ(step_lines(run_folder()).size(), 2u);
+    if (launch == 1) EXPECT_THAT(seen.output, HasSubstr(" cannot read its next batch"));
   }
 }
 

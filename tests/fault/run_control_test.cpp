@@ -53,6 +53,10 @@ class RunControl : public ::testing::Test {
 // The limit is shorter than a step: each launch does one, and the last of them ends the run.
 TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
   const std::vector<std::string> flags{"--train.steps=3", "--train.max_hours=1e-9"};
+  const Finished refused_then =
+      train({"--train.steps=3", "--train.max_hours=1e-9", "--checkpoint.resume=none", "--run.dir=" + (folder_ / "x")});
+  EXPECT_EQ(refused_then.status, 75) << refused_then.output;
+  EXPECT_THAT(refused_then.output, HasSubstr("start the same command again with --checkpoint.resume=auto to resume"));
   for (const std::int64_t step : {1, 2}) {
     const Finished stopped = train(flags);
     EXPECT_EQ(stopped.status, 75) << stopped.output;

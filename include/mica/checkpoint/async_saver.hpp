@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,18 +20,11 @@ namespace mica::checkpoint {
 
 struct SaveJob;
 
-/// Retries of a save that failed: a full disk, a folder that is read-only or forbidden for a while.
-struct Retries {
-  std::vector<std::chrono::milliseconds> after;  ///< the pause before each retry; empty: no retries
-  /// Polled in the pauses, on the saver's thread; if it returns true on any rank, there are no more retries. Empty: never.
-  std::function<bool()> are_over;
-};
-
 /// Saves while training goes on: start() copies this rank's shards and returns; a thread writes the copies as save() would,
 /// and the checkpoint becomes visible when it is complete. [Note: saving in the background]
 /// - The copies' memory (role snapshot: as many bytes as the shards) is allocated once, by reserve(), and reused.
 /// - One save at a time: the next start() waits for the previous one.
-/// - A save that fails with an IoError or a ConfigError is retried from the same copy, as `retries` says.
+/// - A save that fails is retried from the same copy, as `retries` says.
 /// - A failure in the background is the same on every rank and is thrown by the next start() or wait(); is_failed() reports it
 ///   earlier, but not on all ranks at the same time.
 class AsyncSaver {
@@ -40,6 +32,7 @@ class AsyncSaver {
   /// @param background  the ranks of start()'s `comm`, over a separate communicator: the thread communicates while the
   ///                    host trains (MPI_THREAD_MULTIPLE).
   /// @param pool        outlives it.
+  /// @param retries     called on the saver's thread; take_failed_attempts() gives the texts, so `tell` stays empty
   AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool, Retries retries = {});
   /// Waits for the thread; its result is lost.
   ~AsyncSaver();
@@ -66,12 +59,7 @@ class AsyncSaver {
 
  private:
   void write();
-  [[nodiscard]] SaveReport save_in_attempts();
-  /// Called in a catch block. Returns when the save is to be tried again.
-  template <class SaveError>
-  void pause_or_rethrow(const SaveError& error, std::size_t attempt);
-  /// Between two attempts. @returns whether there is another one, on all ranks alike. @collective
-  [[nodiscard]] bool try_again_after(std::chrono::milliseconds pause, const std::string& failure);
+  [[nodiscard]] Retries with_own_hooks(Retries retries);
   void copy(SaveJob& job, fsdp::DeviceMesh& device_mesh);
 
   std::unique_ptr<HostComm> background_;

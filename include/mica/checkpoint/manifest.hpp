@@ -172,6 +172,5 @@ Manifest write_manifest(const std::string& checkpoint_folder, const std::string&
 
 /// One file's part of the manifest, as ranks send it to rank 0.
 [[nodiscard]] std::string file_entry_text(const FileEntry& file);
-[[nodiscard]] FileEntry parse_file_entry(std::string_view text);
 
 }  // namespace mica::checkpoint

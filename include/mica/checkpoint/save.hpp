@@ -52,6 +52,16 @@ struct SaveOptions {
 inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata written",  "shard written", "before manifest",
                                                    "before rename", "earlier one moved", "after rename"};
 
+/// Retries of a save that failed on all ranks alike with an IoError or a ConfigError: a full disk, a folder that is read-only or forbidden
+/// for a while, a file system that was away.
+struct Retries {
+  std::vector<std::chrono::milliseconds> after;  ///< the pause before each retry; empty: no retries
+  /// Polled in the pauses; if it returns true on any rank, there are no more retries. Empty: never.
+  std::function<bool()> are_over;
+  /// Called on every rank before each pause, with the error and the time of the next attempt. Empty: nobody is told.
+  std::function<void(const std::string&)> tell;
+};
+
 struct SaveReport {
   std::string path;  ///< RUN/checkpoints/step-00000500
   std::int64_t step = 0;
@@ -68,10 +78,11 @@ struct SaveReport {
 /// writes the tokenizer's files and the manifest, fsyncs the folder, renames it, and fsyncs the parent. Only then old checkpoints are
 /// deleted.
 /// Between passes; waits for the compute stream.
-/// If any rank fails, the .tmp is deleted, earlier checkpoints stay as they were, and every rank throws the lowest failing
-/// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
+/// If any rank fails in the last attempt, the .tmp is deleted, earlier checkpoints stay as they were, and every rank throws the lowest
+/// failing rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
 /// @collective over `comm`: all ranks of the mesh.
-SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
+SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {},
+                const Retries& retries = {});
 
 /// Whether this rank writes the file of its shard. Replicas take turns, so that different nodes write neighbouring shards.
 [[nodiscard]] bool writes_shard_file(const MeshGeometry& geometry, int mesh_rank);

@@ -11,4 +11,7 @@ namespace mica::io {
 /// The same for a folder.
 [[nodiscard]] std::string why_no_folder(const std::string& path);
 
+/// Whether both paths lead to one file or folder that exists. @throws IoError if the file system does not say
+[[nodiscard]] bool lead_to_one_place(const std::string& a, const std::string& b);
+
 }  // namespace mica::io

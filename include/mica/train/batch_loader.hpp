@@ -35,6 +35,10 @@ class BatchLoader {
   [[nodiscard]] nn::Tensors load(std::int64_t step, std::int64_t round);
   /// Reads a step's micro-batches now, so that load() finds them. Call it once all work on the step before is enqueued.
   void read_ahead(std::int64_t step);
+  /// Whether the last read_ahead() was of this step and failed.
+  [[nodiscard]] bool lacks(std::int64_t step) const { return step == unreadable_step_; }
+  /// Reads a step's micro-batches, unless they have been read. @throws what Dataset::read() throws.
+  void read(std::int64_t step);
   /// Milliseconds so far in which the compute stream was idle while batches were read; CPU only.
   [[nodiscard]] double waited_ms() const { return waited_ms_; }
 
@@ -53,8 +57,6 @@ class BatchLoader {
   [[nodiscard]] Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step % 2)]; }
   /// Called when all work on the step loaded last is enqueued.
   void end_step();
-  /// Reads a step's micro-batches unless they have been read.
-  void read(std::int64_t step);
 
   nn::Context& context_;
   const fsdp::DeviceMesh& device_mesh_;
@@ -63,6 +65,7 @@ class BatchLoader {
   data::BatchPlan plan_;
   int data_rank_;
   std::int64_t loaded_step_ = 0;  // 0: no step is being enqueued
+  std::int64_t unreadable_step_ = 0;
   std::array<Slot, 2> slots_;
   double waited_ms_ = 0;
 };

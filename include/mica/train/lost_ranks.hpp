@@ -29,6 +29,7 @@ class LostRanks {
     std::function<void(const std::string&)> warn;
     /// Called after a save: this rank is about to exit.
     std::function<void()> exits;
+    std::string how_to_go_on;  ///< how_to_go_on(), for the message
   };
   static constexpr std::chrono::seconds kStall{3};
 

@@ -34,6 +34,10 @@ struct Continuation {
 [[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,
                                         const std::string& place);
 
+/// What a user whose run has saved and stopped is told to do: "start the same command again", with checkpoint.resume=auto if that is none,
+/// which refuses a folder that holds a checkpoint.
+[[nodiscard]] std::string how_to_go_on(const Config& config);
+
 /// The [model] keys as in a checkpoint's manifest.
 [[nodiscard]] std::map<std::string, std::string> model_description(const Config& config);
 

@@ -39,6 +39,10 @@ struct StartPoint {
 /// @collective
 [[nodiscard]] StartPoint find_start(const HostComm& comm, const Config& config);
 
+/// A folder on the disk where the run's checkpoints will be: RUN/checkpoints, which may be a link to another disk, or RUN where that is not
+/// made yet.
+[[nodiscard]] std::string disk_of_checkpoints(const std::string& run_folder);
+
 /// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder` has fewer than
 /// `needed_bytes` free (io::free_bytes()). One that does not report its size passes.
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what);

@@ -62,6 +62,8 @@ class StepRunner {
   [[nodiscard]] double optimizer_ms() const { return optimizer_time_.ms(); }
   /// BatchLoader::waited_ms().
   [[nodiscard]] double data_ms() const { return batches_.waited_ms(); }
+  /// The batches of the next step, which run() reads ahead.
+  [[nodiscard]] BatchLoader& batches() { return batches_; }
   void set_hooks(StepHooks hooks) { hooks_ = std::move(hooks); }
   /// Runs the current step's forwards and backwards again, from zeroed gradients, with the same values.
   void repeat_passes(std::int64_t step);

@@ -104,10 +104,10 @@ class Trainer {
   enum class GivesUp : std::uint8_t { never, on_a_stop };
   /// @returns Request::stop if the evaluation was given up, else none. @collective
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
-  /// evaluate_now() of a step that is not saved yet. If no rank can go on since one cannot read data.val, the step is saved before the error
-  /// is thrown. @collective
+  /// evaluate_now() of a step that is not saved yet. If no rank can go on since one cannot read data.val, the step is saved before the
+  /// error is thrown. @collective
   Request evaluate_or_save(std::int64_t step);
-  /// Ends the run if another job has taken over its folder. @collective
+  /// Ends the run if another job has taken over its folder. If that cannot be found out, it only warns. @collective
   void check_owner() const;
   void save(std::int64_t step, SaveKind kind);
   /// Number of tokens that the run has seen up to and including `step`.
@@ -157,10 +157,13 @@ class Trainer {
   void warn_of_bad_loss(const StepMetrics& metrics);
   /// Ends the run if replicas differ. @collective
   void check_drift() const;
-  /// What all ranks do next. stop: one of them got a signal, or the time limit is near. look: a background save failed, or another job has
-  /// taken over the run's folder. save: checkpoint.interval_minutes have passed. @param at  step, or round of an evaluation
+  /// What all ranks do next. stop: one of them got a signal or cannot read its next batch, or the time limit is near. look: a background
+  /// save failed, or another job has taken over the run's folder. save: checkpoint.interval_minutes have passed. @param at  step, or round
+  /// of an evaluation
   /// @collective
   [[nodiscard]] Request agree_on_request(RequestPace& pace, std::int64_t at);
+  /// Whether the batches of the step after last_done_ could not be read ahead on this rank.
+  [[nodiscard]] bool lacks_next_batch() const;
   /// Whether any rank was told to stop while the run starts. Such a run ends before its first step. @collective
   [[nodiscard]] bool stops_while_starting() const;
   /// "SIGTERM on rank 2", "8 s left before the limit (train.max_hours), ...". @collective

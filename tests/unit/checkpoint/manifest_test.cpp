@@ -320,14 +320,6 @@ TEST(Manifest, TheHeaderIsReadWithoutTheFiles) {
   EXPECT_TRUE(header.files.empty());
 }
 
-TEST(Manifest, FileEntriesTravelAsText) {
-  const FileEntry file = example().files[0];
-  const FileEntry back = parse_file_entry(file_entry_text(file));
-  EXPECT_EQ(file_entry_text(back), file_entry_text(file));
-  EXPECT_EQ(back.datasets.size(), 4U);
-  EXPECT_EQ(back.rest_crc, 7U);
-}
-
 TEST(Manifest, AMissingFolderAndAMissingManifestAreDifferentThings) {
   const test::TemporaryFolder folder;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)read_manifest(folder / "absent"); }), HasSubstr("there is no checkpoint here"));

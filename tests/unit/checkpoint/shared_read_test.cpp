@@ -3,10 +3,13 @@
 
 #include <atomic>
 #include <mutex>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "read_plan.hpp"
+#include "save_job.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/board_comm.hpp"
 #include "unit/checkpoint/bytes_read.hpp"
@@ -172,6 +175,40 @@ TEST_P(Replicas, ShareTheReading) {
     }
     EXPECT_EQ(found, expected) << "shard " << shard;
   }
+}
+
+// The checksums of a large shard are most of its entry, which went whole to each of its readers: on thousands of ranks gigabytes.
+TEST(Entries, AReaderHearsTheChecksumsOfItsBlocksOnly) {
+  constexpr int kRanks = 16;
+  constexpr std::int64_t kBlocks = 100'000;
+  ShardedOptions options{.shard_size = 1};
+  options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+  Board board(kRanks);
+  const TemporaryFolder folder;
+  run_local_ranks(kRanks, [&](auto world) {
+    const BoardComm comm(board, world->rank());
+    SavedModel model(std::move(world), test::small_units(), options);
+    const std::string path = save(folder.path(), model.state(1), comm).path;
+    Manifest manifest = open_checkpoint(path, comm);
+    if (comm.rank() == 0) {
+      DatasetEntry& dataset = manifest.files.at(0).datasets.at(0);
+      dataset.bytes = kBlocks * kBlockBytes;
+      dataset.block_crcs.resize(kBlocks);
+      std::iota(dataset.block_crcs.begin(), dataset.block_crcs.end(), 0U);
+    }
+    std::vector<int> mesh_ranks(kRanks);
+    std::iota(mesh_ranks.begin(), mesh_ranks.end(), 0);
+    const CountingComm counting(comm);
+    const std::vector<SavedUnit> units = saved_units(model.root());
+    const ReadPlan plan = make_read_plan({path, manifest, counting, units, model.root().device_mesh().mesh(), mesh_ranks, true});
+    EXPECT_LT(counting.bytes(), 4 * kBlocks / kRanks + 3000);
+    ASSERT_EQ(plan.parts.size(), 1U);
+    const FilePart& part = plan.parts[0];
+    EXPECT_GE(part.last - part.first, kBlocks / kRanks);
+    for (std::int64_t b = part.first; b < std::min(part.last, kBlocks); ++b) {
+      ASSERT_EQ(part.file.datasets[0].block_crcs.at(static_cast<std::size_t>(b)), static_cast<std::uint32_t>(b));
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Replicas, ::testing::Values(ReaderGrid{2, 2}, ReaderGrid{2, 3}, ReaderGrid{3, 2}, ReaderGrid{3, 1}),

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "mica/core/error.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica::io {
@@ -27,6 +29,19 @@ TEST(PathCheck, SaysWhatIsThereInstead) {
   EXPECT_EQ(why_no_folder(folder.path()), "");
   EXPECT_EQ(why_no_folder(folder / "none"), "no such folder");
   EXPECT_EQ(why_no_folder(link), "is a file");
+}
+
+TEST(PathCheck, OnePlaceOfTwoNames) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "a");
+  std::filesystem::create_symlink(folder / "a", folder / "link");
+  std::filesystem::create_symlink(folder / "loop", folder / "loop");
+  EXPECT_TRUE(lead_to_one_place(folder / "a", folder / "link"));
+  EXPECT_FALSE(lead_to_one_place(folder / "a", folder.path()));
+  EXPECT_FALSE(lead_to_one_place(folder / "a", folder / "none"));
+  EXPECT_FALSE(lead_to_one_place(folder / "none", folder / "a"));
+  EXPECT_FALSE(lead_to_one_place(folder / "none", folder / "none"));
+  EXPECT_THROW((void)lead_to_one_place(folder / "a", folder / "loop"), IoError) << "what cannot be looked up may be the same";
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ TEST(LostRanks, SigtermIsALossOnlyToARankThatWaits) {
                                              if (num_warnings == 0) warned = text;
                                              ++num_warnings;
                                            },
-                                       .exits = [] {}});
+                                       .exits = [] {},
+                                       .how_to_go_on = ""});
     ::kill(::getpid(), SIGTERM);
     std::this_thread::sleep_for(LostRanks::kStall + std::chrono::seconds(1));
     EXPECT_EQ(num_warnings, 0);

@@ -2,6 +2,7 @@
 #include "mica/train/run_folder.hpp"
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -27,6 +28,13 @@ TEST(DiskSpace, WhatDoesNotFitIsRefused) {
               AllOf(StartsWith("the disk of run folder " + folder.path() + " has "),
                     HasSubstr("a checkpoint takes " + std::to_string(4 * free_bytes)), HasSubstr("--run.dir")));
   EXPECT_NO_THROW(check_disk_space("/proc", 4096, "a checkpoint")) << "a file system that does not tell its size";
+}
+
+TEST(DiskSpace, CheckpointsMayBeOnAnotherDisk) {
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(disk_of_checkpoints(folder.path()), folder.path());
+  std::filesystem::create_directory_symlink("/dev/shm", folder / "checkpoints");
+  EXPECT_EQ(disk_of_checkpoints(folder.path()), folder / "checkpoints");
 }
 
 }  // namespace
