@@ -71,6 +71,7 @@ void Schedule::wait_for_masters() {
 }
 
 void Schedule::end_forward(bool leaves_record) {
+  if (!leaves_record) param_limiter_.flush();  // no backward will: the root would be there twice in the next step
   order_.end_forward(leaves_record);
   state_ = TrainingState::idle;
 }
@@ -152,8 +153,8 @@ void Schedule::leave_forward(Unit& unit, bool backward_comes) {
   const bool keeps = backward_comes && (is_root(unit) || !reshards_after_forward(strategy));
   if (backward_comes && !keeps) {
     unit.storage()->reshard_among_neighbours(param_limiter_);
-  } else if (!keeps && fsdp::reshards_after_backward(strategy) && unit.reshard_after_backward()) {
-    unit.storage()->reshard(param_limiter_);
+  } else if (!keeps && (full_precision_ || (fsdp::reshards_after_backward(strategy) && unit.reshard_after_backward()))) {
+    unit.storage()->reshard(param_limiter_);  // no strategy keeps an evaluation's fp32 for training
   }
 }
 

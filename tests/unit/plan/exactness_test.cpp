@@ -355,6 +355,44 @@ TEST_P(Exact, EveryReduction) {
   }
 }
 
+// It is not planned, so it must need no more than a step, and leave nothing behind.
+TEST_P(Exact, AnEvaluationBetweenSteps) {
+  std::vector<Grid> all = grids(GetParam());
+  all.push_back({Strategy::shard_optim, 0});
+  for (const Grid& grid : all) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const DType param : {DType::f32, DType::bf16}) {
+        for (const bool wraps : {true, false}) {
+          for (const bool in_full_precision : {false, true}) {
+            PlannedRun run = gpt2_run();
+            run.evaluates = true;
+            run.options.strategy = grid.strategy;
+            run.options.mixed_precision.param_dtype = param;
+            run.options.root = fsdp::RootOptions{.full_precision_in_eval = in_full_precision};
+            run.shard_size = grid.shard_size;
+            run.mode = mode;
+            if (!wraps) run.wrap = fsdp::wrap_nothing();
+            if (!wraps && in_full_precision && param != DType::f32) continue;  // the whole model in fp32, which no step has
+            const int num_ranks = GetParam();
+            run_local_ranks(num_ranks, [&](auto world) {
+              StepRecorder recorder(test::dry_options(num_ranks, world->rank(), run));
+              const Measured dry = test::measure_run({}, run, &recorder);
+              const Measured real = test::measure_run([&](Pool&) { return std::move(world); }, run);
+              SCOPED_TRACE(fmt::format("{} shard_size {} {} {} {}{}", strategy_name(grid.strategy), grid.shard_size,
+                                       mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param), wraps ? "block" : "none",
+                                       in_full_precision ? " evaluates in fp32" : ""));
+              EXPECT_EQ(dry.peak, real.peak);
+              EXPECT_EQ(dry.steps.back().forward_peak, real.steps.back().forward_peak);
+              EXPECT_EQ(dry.steps.back().backward_peak, real.steps.back().backward_peak);
+              EXPECT_EQ(dry.steps.back().after_zero_grad, real.steps.back().after_zero_grad);
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Exact, D11_UnitsInsideACheckpointedRegion) {
   PlannedRun run = gpt2_run();
   run.make_model = [] {

@@ -36,6 +36,7 @@ struct PlannedRun {
   int micro_batches = 1;
   bool no_sync = false;
   bool steps_in_backward = false;
+  bool evaluates = false;  // before the last step, on the real device only: an evaluation must not need memory that is not planned
   int num_state_kinds = 1;
   bool shares_memory = false;                                      // the world's groups do (whoever makes the world sees to it)
   decltype(plan::RecorderOptions::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
@@ -114,21 +115,29 @@ inline Measured measure_run(const MakeWorld& make_world, const PlannedRun& run, 
   }
   root.initialize(1);
   for (; step <= num_steps; ++step) {
+    if (dry && step == num_steps) dry->begin();
+    const auto inputs = [&] {
+      nn::Tensors xs;
+      for (std::size_t k = 0; k < run.inputs.size(); ++k) {
+        xs.emplace_back(TensorView(input_memory[k].data(), run.inputs[k].shape, run.inputs[k].dtype));
+      }
+      return xs;
+    };
+    if (run.evaluates && !dry && step == num_steps) {
+      context.training = false;
+      (void)model->forward(context, inputs(), nullptr);
+      context.training = true;
+    }
     for (ProcessGroup* group : shard_groups) group->reset_counts();
     device_mesh.replicate_group().reset_counts();
     device_mesh.all_ranks_group().reset_counts();
-    if (dry && step == num_steps) dry->begin();
     MeasuredStep& found = measured.steps.emplace_back();
     found.start = pool->stats().current;
     note_peak();
     for (int i = 0; i < run.micro_batches; ++i) {
       if (run.no_sync) root.set_gradient_sync(i + 1 == run.micro_batches);
-      nn::Tensors xs;
-      for (std::size_t k = 0; k < run.inputs.size(); ++k) {
-        xs.emplace_back(TensorView(input_memory[k].data(), run.inputs[k].shape, run.inputs[k].dtype));
-      }
       nn::Record record;
-      const nn::Tensors ys = model->forward(context, std::move(xs), &record);
+      const nn::Tensors ys = model->forward(context, inputs(), &record);
       found.forward_peak = std::max(found.forward_peak, note_peak());
       nn::Tensors dys;
       for (const Tensor& y : ys) dys.emplace_back(TensorView(&dloss, y.shape(), y.dtype()));
