@@ -46,9 +46,9 @@ inline std::string answer(const std::vector<std::string>& arguments, const About
   return "";
 }
 
-/// For programs that train. oneDNN allocates scratch memory for each product, up to a few MiB, and frees it after the product. By default
-/// glibc soon places it among small blocks, and what is freed leaves holes: 24 MiB per rank after two steps of gpt2-124m. With these
-/// thresholds it goes back to the system.
+/// For programs that compute. oneDNN allocates scratch memory for each product, up to a few MiB, and frees it after the product. By default
+/// glibc soon places it among small blocks, and what is freed leaves holes: 24 MiB per rank after two steps of gpt2-124m, and hundreds
+/// after a generation with prompts of as many lengths. With these thresholds it goes back to the system.
 inline void return_scratch_memory() {
 #ifdef __GLIBC__
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;  // the user's own

@@ -70,11 +70,11 @@ TEST(Bench, TrainReportsSpeedMemoryAndBound) {
 // A head of 65,536 x 16, whose logits Mica computes in two chunks of rows, and a block whose forward is computed again.
 TEST(Bench, TheMachinesBoundCountsEachProductOnce) {
   const Finished finished =
-      run_bench(1, {"train", "--batch=1", "--seq=256", "--steps=1", "--warmup=1", "--activation-checkpointing", "--model.layers=1",
+      run_bench(1, {"train", "--batch=2", "--seq=256", "--steps=1", "--warmup=1", "--activation-checkpointing", "--model.layers=1",
                     "--model.heads=1", "--model.width=16", "--model.vocab_size=65536", "--model.context=256"});
   ASSERT_EQ(finished.status, 0) << finished.output;
   const Json row = json_lines(finished).at(0);
-  const double flops = 256 * (6.0 * (12 * 16 * 16 + 65536 * 16) + 6 * 16 * 256);
+  const double flops = 512 * (6.0 * (12 * 16 * 16 + 65536 * 16) + 6 * 16 * 256);
   EXPECT_NEAR(row["machine_ms"].get<double>() * row["machine_gflop_per_s"].get<double>() * 1e6, flops, 0.02 * flops);
 }
 

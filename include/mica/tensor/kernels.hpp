@@ -295,7 +295,7 @@ class Kernels {
 struct CpuKernelsOptions {
   /// True: bf16 instructions if the processor has them. False: none, as on a processor without them (tests).
   bool use_native_bf16 = true;
-  /// Most bytes of logits that head_loss holds at a time (at least one row).
+  /// Most bytes of logits that head_loss holds at a time; at least one row, and a sixteenth of all.
   std::int64_t logits_bytes = 64 << 20;
 };
 /// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.

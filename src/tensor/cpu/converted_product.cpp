@@ -54,7 +54,7 @@ ConvertedProduct::ConvertedProduct(const ProductSpec& spec, Products& products)
       part.cols = std::min(size.cols, spec.n - part.col);
       for (part.row = 0; part.row < spec.m; part.row += size.rows) {
         part.rows = std::min(size.rows, spec.m - part.row);
-        part.product = &products.find(part_spec(part));
+        part.product = products.find(part_spec(part));
         inner_bytes = std::max(inner_bytes, part.product->scratch_bytes());
         parts_.push_back(part);
       }

@@ -22,7 +22,7 @@ class ConvertedProduct final : public Product {
   /// C's rows [row, row + rows) and columns [col, col + cols), summed over k's [first, first + depth).
   struct Part {
     std::int64_t row = 0, rows = 0, col = 0, cols = 0, first = 0, depth = 0;
-    const Product* product = nullptr;
+    std::shared_ptr<const Product> product;
   };
   [[nodiscard]] ProductSpec part_spec(const Part& part) const;
   /// B of a part.

@@ -43,22 +43,22 @@ void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTe
   const LinearDims d = check_linear(x, w, bias, y);
   if (d.m == 0 || d.n == 0) return;
   const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
-  const Product& product = products_.find(spec);
+  const std::shared_ptr<const Product> product = products_.find(spec);
   record("linear", spec);
-  const Buffer space = scratch(s, product.scratch_bytes());
+  const Buffer space = scratch(s, product->scratch_bytes());
   enqueue(s, "linear", {reads(x), reads(w), reads(bias), mica::writes(y), writes(space)},
-          [&product, x, w, bias, y, inner = space.data()] { product.run(x.data, w.data, bias.data, y.data, inner); });
+          [product, x, w, bias, y, inner = space.data()] { product->run(x.data, w.data, bias.data, y.data, inner); });
 }
 
 void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) {
   const LinearDims d = check_linear_backward_input(dy, w, dx);
   if (d.m == 0 || d.k == 0) return;
   const ProductSpec spec = backward_input_spec(d, dy, w, dx.dtype, mode);
-  const Product& product = products_.find(spec);
+  const std::shared_ptr<const Product> product = products_.find(spec);
   record("linear_backward_input", spec);
-  const Buffer space = scratch(s, product.scratch_bytes());
+  const Buffer space = scratch(s, product->scratch_bytes());
   enqueue(s, "linear_backward_input", {reads(dy), reads(w), mica::writes(dx), writes(space)},
-          [&product, dy, w, dx, inner = space.data()] { product.run(dy.data, w.data, nullptr, dx.data, inner); });
+          [product, dy, w, dx, inner = space.data()] { product->run(dy.data, w.data, nullptr, dx.data, inner); });
 }
 
 // A GELU is cheap compared with a product, so an epilogue would gain nothing: the GELU's loop runs after the product, in
@@ -67,12 +67,12 @@ void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, Co
   const LinearDims d = check_linear_gelu(x, w, bias, pre, y);
   if (d.m == 0 || d.n == 0) return;
   const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
-  const Product& product = products_.find(spec);
+  const std::shared_ptr<const Product> product = products_.find(spec);
   record("linear_gelu", spec);
-  const Buffer space = scratch(s, product.scratch_bytes());
+  const Buffer space = scratch(s, product->scratch_bytes());
   enqueue(s, "linear_gelu", {reads(x), reads(w), reads(bias), mica::writes(pre), mica::writes(y), writes(space)},
-          [&product, x, w, bias, to = pre ? pre : y, y, inner = space.data()] {
-            product.run(x.data, w.data, bias.data, to.data, inner);
+          [product, x, w, bias, to = pre ? pre : y, y, inner = space.data()] {
+            product->run(x.data, w.data, bias.data, to.data, inner);
             parallel_ranges(y.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
               loops().activation(Activation::gelu, y.dtype, to.data, y.data, begin, end);
             });
@@ -83,12 +83,12 @@ void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Const
   const LinearDims d = check_linear_gelu_backward_input(dy, w, pre, dpre);
   if (d.m == 0 || d.k == 0) return;
   const ProductSpec spec = backward_input_spec(d, dy, w, dpre.dtype, Write::overwrite);
-  const Product& product = products_.find(spec);
+  const std::shared_ptr<const Product> product = products_.find(spec);
   record("linear_gelu_backward_input", spec);
-  const Buffer space = scratch(s, product.scratch_bytes());
+  const Buffer space = scratch(s, product->scratch_bytes());
   enqueue(s, "linear_gelu_backward_input", {reads(dy), reads(w), reads(pre), mica::writes(dpre), writes(space)},
-          [&product, dy, w, pre, dpre, inner = space.data()] {
-            product.run(dy.data, w.data, nullptr, dpre.data, inner);
+          [product, dy, w, pre, dpre, inner = space.data()] {
+            product->run(dy.data, w.data, nullptr, dpre.data, inner);
             parallel_ranges(dpre.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
               loops().activation_backward(Activation::gelu, dpre.dtype, pre.data, dpre.data, dpre.data, begin, end);
             });
@@ -116,12 +116,12 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
                          .b = x.dtype,
                          .c = dw.dtype,
                          .accumulate = mode == Write::accumulate};
-  const Product& product = products_.find(spec);
+  const std::shared_ptr<const Product> product = products_.find(spec);
   record("linear_backward_params", spec);
   const std::int64_t sums_bytes = dbias ? round_up(n * 4, 64) : 0;
-  const Buffer space = scratch(s, product.scratch_bytes() + sums_bytes);
+  const Buffer space = scratch(s, product->scratch_bytes() + sums_bytes);
   enqueue(s, "linear_backward_params", {reads(dy), reads(x), mica::writes(dw), mica::writes(dbias), writes(space)},
-          [&product, dy, x, dw, dbias, mode, m = m, n = n, sums_bytes, memory = static_cast<std::byte*>(space.data())] {
+          [product, dy, x, dw, dbias, mode, m = m, n = n, sums_bytes, memory = static_cast<std::byte*>(space.data())] {
             if (dbias) {
               auto* sums = reinterpret_cast<float*>(memory);
               parallel_ranges(n, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -130,7 +130,7 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
                 loops().scale(sums, DType::f32, 1.0F, dbias.data, dbias.dtype, mode, begin, end);
               });
             }
-            product.run(dy.data, x.data, nullptr, dw.data, memory + sums_bytes);
+            product->run(dy.data, x.data, nullptr, dw.data, memory + sums_bytes);
           });
 }
 

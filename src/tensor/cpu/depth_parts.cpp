@@ -7,11 +7,11 @@ namespace mica::cpu {
 
 DepthParts::DepthParts(ProductSpec spec, std::int64_t most, Products& products) : total_(spec.k), depth_(even_part(spec.k, most)) {
   spec.k = depth_;
-  first_ = &products.find(spec);
+  first_ = products.find(spec);
   spec.accumulate = true;
-  next_ = &products.find(spec);
+  next_ = products.find(spec);
   spec.k = total_ - (divide_up(total_, depth_) - 1) * depth_;
-  last_ = &products.find(spec);
+  last_ = products.find(spec);
 }
 
 const Product& DepthParts::product_of(std::int64_t first, std::int64_t depth) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "products.hpp"
 
@@ -31,7 +32,7 @@ class DepthParts {
   [[nodiscard]] const Product& product_of(std::int64_t first, std::int64_t depth) const;
 
   std::int64_t total_, depth_;
-  const Product *first_, *next_, *last_;
+  std::shared_ptr<const Product> first_, next_, last_;
 };
 
 }  // namespace mica::cpu

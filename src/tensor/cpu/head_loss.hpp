@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
@@ -12,10 +13,10 @@
 namespace mica::cpu {
 
 /// The classifier head and its cross-entropy as one operation. [Note: head loss]
-/// The rows are cut into chunks whose logits are at most `logits_bytes`; a small vocabulary needs one chunk.
+/// The rows are cut into chunks whose logits are at most `logits_bytes`, but into no more than 16; a small vocabulary needs one chunk.
 /// A chunk: logits = hidden w^T (f32) -> each row's loss and, in place, dlogits -> dhidden and dw by products.
 /// bf16 and f16: dlogits are in that dtype, in the first half of each f32 row, so the row stride stays the same. dw is rounded
-/// to its dtype once per chunk; all else is f32.
+/// to its dtype once per chunk ([Note: roundings of dw]); all else is f32.
 class HeadLoss {
  public:
   /// @param tensors  checked, with at least one row
@@ -29,9 +30,9 @@ class HeadLoss {
 
  private:
   struct ChunkProducts {
-    const Product* logits = nullptr;
-    const Product* dhidden = nullptr;  // null: not wanted
-    const Product* dw = nullptr;
+    std::shared_ptr<const Product> logits;
+    std::shared_ptr<const Product> dhidden;  // null: not wanted
+    std::shared_ptr<const Product> dw;
   };
   [[nodiscard]] std::int64_t num_chunks() const;
   [[nodiscard]] std::int64_t chunk_rows(std::int64_t chunk) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "products.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 
@@ -26,11 +27,16 @@ struct Products::Library {
 Products::Products(bool native_bf16) : native_bf16_(native_bf16), library_(std::make_unique<Library>()) {}
 Products::~Products() = default;
 
-const Product& Products::find(const ProductSpec& spec) {
+std::shared_ptr<const Product> Products::find(const ProductSpec& spec) {
   const Key key{spec, omp_get_max_threads()};
-  if (const auto found = cache_.find(key); found != cache_.end()) return *found->second;
-  auto product = make(spec);  // may itself add products to the cache
-  return *cache_.emplace(key, std::move(product)).first->second;
+  if (const auto found = cache_.find(key); found != cache_.end()) {
+    found->second.last_use = ++num_uses_;
+    return found->second.product;
+  }
+  std::shared_ptr<const Product> product = make(spec);  // may itself add products to the cache
+  if (cache_.size() >= kMostKept) cache_.erase(std::ranges::min_element(cache_, {}, [](const auto& each) { return each.second.last_use; }));
+  cache_.emplace(key, Kept{product, ++num_uses_});
+  return product;
 }
 
 std::unique_ptr<Product> Products::make(const ProductSpec& spec) {

@@ -37,15 +37,15 @@ class Product {
   virtual void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const = 0;
 };
 
-/// Makes products and keeps them: oneDNN needs a quarter of a millisecond to create one, and less than a tenth of that to
-/// run a small one. [Note: product cache] Keyed by the whole spec and the thread count; never emptied, since a run has a few
-/// dozen shapes. find() belongs to the host thread.
+/// Makes products and keeps those used last: oneDNN needs a quarter of a millisecond to create one, and less than a tenth of that to
+/// run a small one. [Note: product cache] Keyed by the whole spec and the thread count. A run has a few dozen shapes, but a generation
+/// some for each length of a prompt. find() belongs to the host thread; who runs a product later keeps it.
 class Products {
  public:
   /// @param native_bf16  whether bf16 products run natively; otherwise they are computed in f32.
   explicit Products(bool native_bf16);
   ~Products();
-  [[nodiscard]] const Product& find(const ProductSpec& spec);
+  [[nodiscard]] std::shared_ptr<const Product> find(const ProductSpec& spec);
   [[nodiscard]] bool native_bf16() const { return native_bf16_; }
   [[nodiscard]] ProductsMade made() const { return made_; }
   /// Whether oneDNN multiplies bf16 with instructions of this processor.
@@ -68,7 +68,13 @@ class Products {
 
   bool native_bf16_;
   std::unique_ptr<Library> library_;
-  std::unordered_map<Key, std::unique_ptr<Product>, KeyHash> cache_;
+  struct Kept {
+    std::shared_ptr<const Product> product;
+    std::int64_t last_use = 0;
+  };
+  static constexpr std::size_t kMostKept = 1024;  // as many as oneDNN's own cache
+  std::unordered_map<Key, Kept, KeyHash> cache_;
+  std::int64_t num_uses_ = 0;
   ProductsMade made_;
 };
 

@@ -26,9 +26,9 @@ bool RoundedProduct::suits(const ProductSpec& s, std::int64_t scratch_bytes) {
 
 RoundedProduct::RoundedProduct(const ProductSpec& spec, Products& products)
     : spec_(spec), slice_rows_(std::min(spec.m, std::max(kFewestRows, round_down(kSumBytes / (4 * spec.n), kFewestRows)))) {
-  slice_ = &products.find(slice_spec(slice_rows_));
+  slice_ = products.find(slice_spec(slice_rows_));
   const std::int64_t rest = spec.m % slice_rows_;
-  last_slice_ = rest == 0 ? slice_ : &products.find(slice_spec(rest));
+  last_slice_ = rest == 0 ? slice_ : products.find(slice_spec(rest));
 }
 
 std::int64_t RoundedProduct::scratch_bytes() const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include "products.hpp"
 
 namespace mica::cpu {
@@ -22,8 +24,8 @@ class RoundedProduct final : public Product {
 
   ProductSpec spec_;
   std::int64_t slice_rows_;
-  const Product* slice_;
-  const Product* last_slice_;  // m need not divide
+  std::shared_ptr<const Product> slice_;
+  std::shared_ptr<const Product> last_slice_;  // m need not divide
 };
 
 }  // namespace mica::cpu

@@ -55,7 +55,7 @@ TEST_F(DeepProductTest, ManyThreadsTakeLittleMemory) {
   Products products(Products::processor_has_bf16());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t k : {1024, 1500, 2048, 8192}) {
-      EXPECT_LT(products.find(gradient(768, 3072, k, dtype)).scratch_bytes(), 80 << 20) << k << " rows of " << dtype_name(dtype);
+      EXPECT_LT(products.find(gradient(768, 3072, k, dtype))->scratch_bytes(), 80 << 20) << k << " rows of " << dtype_name(dtype);
     }
   }
 }

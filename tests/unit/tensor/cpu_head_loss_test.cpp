@@ -31,6 +31,7 @@ TEST(CpuHeadLoss, ChunksAreFewAndAlike) {
   EXPECT_THAT(chunks_of(257), ::testing::ElementsAre(160, 97));
   EXPECT_THAT(chunks_of(320), ::testing::ElementsAre(160, 160));
   EXPECT_THAT(chunks_of(1025), ::testing::ElementsAre(224, 224, 224, 224, 129));
+  EXPECT_THAT(chunks_of(16 * 512), ::testing::AllOf(::testing::SizeIs(16), ::testing::Each(512))) << "no more than 16";
 }
 
 class LargeHead : public KernelsTest {};
@@ -49,6 +50,26 @@ TEST_P(LargeHead, TheGradientTakesLittleMemory) {
   EXPECT_LT(pool_->stats().peak, 16 << 20);
 }
 
+class LongHead : public KernelsTest {
+ protected:
+  LongHead() : KernelsTest({.logits_bytes = 4096}) {}
+};
+
+// 4 KiB hold the logits of 64 rows, so there were 256 chunks; and a dw that is rounded to bf16 after each ends 5 % away.
+TEST_P(LongHead, TheGradientIsRoundedAFewTimes) {
+  constexpr std::int64_t kRows = 16384, kVocab = 16, kWidth = 8;
+  HostTensor hidden = random({kRows, kWidth}, 1, 0, 1), w = random({kVocab, kWidth}, 2);
+  HostTensor ids = HostTensor::random_ids({kRows}, kVocab / 2, 3);  // the other classes' sums only grow
+  HostTensor loss({1}, DType::f32), dloss = HostTensor::of(DType::f32, {1});
+  HostTensor exact({kVocab, kWidth}, DType::f32), dw({kVocab, kWidth}, DType::bf16);
+  for (HostTensor* each : {&exact, &dw}) {
+    tested_->head_loss_backward(*stream_, hidden, w, ids, 1, dloss, loss, {}, *each, Write::overwrite);
+  }
+  stream_->synchronize();
+  for (std::int64_t i = kVocab / 2 * kWidth; i < exact.numel(); ++i) EXPECT_NEAR(dw.at(i) / exact.at(i), 1, 0.02);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LongHead, ::testing::Values(Lane{StreamMode::inlined, 1, DType::bf16}), lane_name);
 INSTANTIATE_TEST_SUITE_P(Lanes, LargeHead,
                          ::testing::Values(Lane{StreamMode::inlined, 1, DType::bf16},
                                            Lane{StreamMode::threaded, kManyThreads, DType::bf16}),
