@@ -149,11 +149,15 @@ template <class Work>
   return Work(shape, carver);
 }
 
-/// Each thread has memory for all keys of a head, so for long sequences no more threads share heads than fit into this.
-inline constexpr std::int64_t kMostSharedScratch = std::int64_t{512} << 20;
+/// Each thread has memory for all keys of a head, so for long sequences no more threads share heads than fit into this: 512 MiB, or twice
+/// what q, k, v, y and dy take in f32. A model keeps more of these in each of its blocks.
+[[nodiscard]] inline std::int64_t most_shared_scratch(const AttentionShape& shape) {
+  const std::int64_t tensors = 4 * shape.batch * shape.seq_len * (shape.qkv_width() + 2 * shape.q_width());
+  return std::max(std::int64_t{512} << 20, 2 * tensors);
+}
 /// @param unshared  threads that would not have to share: they may take more memory
 [[nodiscard]] inline AttentionShares shares_of(const AttentionShape& shape, std::int64_t unshared, std::int64_t bytes_per_thread) {
-  const std::int64_t most = std::max(unshared, kMostSharedScratch / bytes_per_thread);
+  const std::int64_t most = std::max(unshared, most_shared_scratch(shape) / bytes_per_thread);
   return {shape, static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), most))};
 }
 template <class Forward>
