@@ -121,7 +121,9 @@ TEST_F(OneRankFails, ABatchThatCannotBeReadLosesNoStep) {
     ASSERT_EQ(saved.size(), 1u) << seen.output;
     EXPECT_EQ(std::stoll(saved[0].substr(5)), 2) << seen.output;
     EXPECT_EQ(step_lines(run_folder()).size(), 2u);
-    if (launch == 1) EXPECT_THAT(seen.output, HasSubstr(" cannot read its next batch"));
+    if (launch == 1) {
+      EXPECT_THAT(seen.output, HasSubstr(" cannot read its next batch"));
+    }
   }
 }
 
