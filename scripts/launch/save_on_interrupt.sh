@@ -35,10 +35,8 @@ save_on_interrupt() {
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2
   set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script
   "$1" "${variables[@]}" "${@:2}" </dev/null &
-  while :; do
-    status=0
-    wait "$!" || status=$?
-    kill -0 "$!" 2>/dev/null || break   # a signal also ends wait
-  done
+  while kill -0 "$!" 2>/dev/null; do wait "$!" || true; done   # a signal also ends wait
+  status=0
+  wait "$!" || status=$?   # bash remembers it
   return "$status"
 }

@@ -97,11 +97,9 @@ run_job() {
   for attempt in first second; do
     "${command[@]}" &
     step=$!
-    while :; do
-      status=0
-      wait "$step" || status=$?
-      kill -0 "$step" 2>/dev/null || break   # a signal also ends wait
-    done
+    while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done   # a signal also ends wait
+    status=0
+    wait "$step" || status=$?   # bash remembers it
     # Open MPI's MPI_Init crashes now and then under srun (open-mpi/ompi issue 12495). The job may have waited for days.
     if [[ $attempt == second || $status -ne 139 || $SECONDS -ge 300 ]] || ! all_nodes_answer; then break; fi
     echo "mica: a rank crashed in the job's first five minutes, as happens in MPI_Init: starting once more" >&2 || true

@@ -204,6 +204,17 @@ TEST_F(LaunchScripts, SignalsBecomeOneRequestToSave) {
   }
 }
 
+// The trap is held up by a full pipe until mpirun has ended: then wait's own status is that of the signal.
+TEST_F(LaunchScripts, AnEndOfMpirunWhileTheTrapRunsIsNotMissed) {
+  stand_in("mpirun", mpirun_that("exit 75"));
+  Child child(
+      {"/bin/bash", "-c", "{ head -c 65536 /dev/zero >&2; exec \"$0\" x.cfg; } 2> >(sleep 3; cat >/dev/null)", script("mpirun-cpu.sh")},
+      with({{"RANKS", "1"}}));
+  ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGHUP), 0);
+  EXPECT_EQ(child.wait(20).status, 75);
+}
+
 // A lost ssh connection: what the script prints cannot be written.
 TEST_F(LaunchScripts, AHangUpSavesThoughTheTerminalIsGone) {
   stand_in("mpirun", mpirun_that("exit 75"));
