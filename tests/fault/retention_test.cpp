@@ -49,12 +49,29 @@ class Retention : public ::testing::Test {
   [[nodiscard]] Finished train(int num_ranks, const std::vector<std::string>& flags) const {
     return test::run(training(num_ranks, folder_ / "run.cfg", flags));
   }
-  static void expect_whole_checkpoints(const std::string& run) {
-    EXPECT_THAT(checkpoints_of(run), Not(IsEmpty()));
-    for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {
+  /// Runs `script`, which trains, ends with status 75 and leaves whole checkpoints.
+  [[nodiscard]] Finished train_while_broken(const char* script, std::map<std::string, std::string> environment, int num_ranks,
+                                            const std::string& in_background) const {
+    SCOPED_TRACE(std::to_string(num_ranks) + " ranks, checkpoint.async=" + in_background);
+    const TemporaryFolder own;
+    fs::create_directories(own / "disk");
+    environment["DISK"] = own / "disk";
+    Child child(
+        in_mount_namespace(script, training(num_ranks, folder_ / "run.cfg",
+                                            {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000",
+                                             "--checkpoint.async=" + in_background, "--checkpoint.interval=300", "--optim.type=adamw"})),
+        environment);
+    Finished stopped = child.wait(120);
+    EXPECT_NE(stopped.status, 99) << "no tmpfs can be mounted";
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    const std::string kept = own / "disk.kept";
+    EXPECT_THAT(checkpoints_of(kept), Not(IsEmpty()));
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(kept + "/checkpoints", none)) {
       EXPECT_NE(entry.path().extension(), ".tmp");
       EXPECT_EQ(test::run({program("mica-inspect"), "verify", entry.path().string()}).status, 0);
     }
+    return stopped;
   }
   /// The step with the lowest validation loss among the saved ones, by metrics.jsonl.
   [[nodiscard]] std::int64_t best_step() const {
@@ -190,15 +207,15 @@ TEST_F(Retention, AnFp16RunThatHasDivergedEndsAndKeepsItsLastSoundCheckpoint) {
   EXPECT_EQ(checkpoints_of(run_folder()).front(), name_of(10));
 }
 
-/// A small file system of its own that is filled up before the first save (a start refuses a full one), and freed once its log says `sign`;
-/// then, once a checkpoint is there, mpirun is told to stop.
-constexpr const char* kFullForAWhile = R"(
+/// On a small file system of its own BREAK makes saves fail from the first step on (a start refuses a full disk), until one has failed and
+/// MEND mends it; then, once a checkpoint is there, mpirun is told to stop.
+constexpr const char* kBrokenForAWhile = R"(
 mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
 "$@" & launcher=$!
 until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-head -c 5000000 /dev/zero > "$DISK/ballast"
+eval "$BREAK"
 until grep -q 'attempt 1 of 4' "$DISK/run/log.txt" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-rm "$DISK/ballast"
+eval "$MEND"
 until sed -n '/attempt 1 of 4/,$p' "$DISK/run/log.txt" | grep -q 'saved '; do kill -0 $launcher || exit 97; sleep 0.05; done
 kill -USR1 $launcher
 wait $launcher
@@ -207,55 +224,28 @@ cp -r "$DISK/run" "$DISK.kept"
 exit $status
 )";
 
+using Environment = std::map<std::string, std::string>;
+const Environment kFullDisk{{"BREAK", R"(head -c 5000000 /dev/zero > "$DISK/ballast")"}, {"MEND", R"(rm "$DISK/ballast")"}};
+
 TEST_F(Retention, ASaveOutlivesADiskThatIsFullForAWhile) {
   for (const int num_ranks : {1, 2}) {
-    const TemporaryFolder own;
-    fs::create_directories(own / "disk");
-    const std::string in_background = num_ranks == 1 ? "false" : "true";
-    Child child(in_mount_namespace(kFullForAWhile,
-                                   training(num_ranks, folder_ / "run.cfg",
-                                            {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000",
-                                             "--checkpoint.async=" + in_background, "--checkpoint.interval=300", "--optim.type=adamw"})),
-                {{"DISK", own / "disk"}});
-    const Finished stopped = child.wait(120);
-    ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
-    EXPECT_EQ(stopped.status, 75) << stopped.output;
-    EXPECT_THAT(stopped.output, AllOf(HasSubstr("no room for a checkpoint of"), HasSubstr("(attempt 1 of 4); the next one is in 1 s")));
-    expect_whole_checkpoints(own / "disk.kept");
+    for (const char* in_background : {"false", "true"}) {
+      const Finished stopped = train_while_broken(kBrokenForAWhile, kFullDisk, num_ranks, in_background);
+      EXPECT_THAT(stopped.output, AllOf(HasSubstr("no room for a checkpoint of"), HasSubstr("(attempt 1 of 4); the next one is in 1 s")));
+    }
   }
 }
 
-/// The file system does not give run.lock for a while: its name leads to a link to itself.
-constexpr const char* kLockAwayForAWhile = R"(
-"$@" & launcher=$!
-until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-cd "$DISK/run"; ln run.lock kept.lock; ln -s loop loop; ln -s loop away; mv -T away run.lock
-until grep -q 'attempt 1 of 4' log.txt 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
-mv -T kept.lock run.lock
-until sed -n '/attempt 1 of 4/,$p' log.txt | grep -q 'saved '; do kill -0 $launcher || exit 97; sleep 0.05; done
-kill -USR1 $launcher
-wait $launcher
-status=$?
-cp -r "$DISK/run" "$DISK.kept"
-exit $status
-)";
-
 TEST_F(Retention, ASaveOutlivesALockThatCannotBeReadForAWhile) {
+  // Its name leads to a link to itself.
+  const Environment unreadable{
+      {"BREAK", R"((cd "$DISK/run"; ln run.lock kept.lock; ln -s loop loop; ln -s loop away; mv -T away run.lock))"},
+      {"MEND", R"(mv -T "$DISK/run/kept.lock" "$DISK/run/run.lock")"}};
   for (const char* in_background : {"false", "true"}) {
-    SCOPED_TRACE(in_background);
-    const TemporaryFolder own;
-    fs::create_directories(own / "disk");
-    Child child(
-        in_mount_namespace(kLockAwayForAWhile, training(2, folder_ / "run.cfg",
-                                                        {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000",
-                                                         std::string("--checkpoint.async=") + in_background, "--checkpoint.interval=300"})),
-        {{"DISK", own / "disk"}});
-    const Finished stopped = child.wait(120);
-    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    const Finished stopped = train_while_broken(kBrokenForAWhile, unreadable, 2, in_background);
     EXPECT_THAT(stopped.output,
-                AllOf(HasSubstr("warning: " + (own / "disk/run/run.lock") + ": open failed"),
+                AllOf(::testing::ContainsRegex("warning: [^\n]*/disk/run/run.lock: open failed"),
                       HasSubstr("open failed: Too many levels of symbolic links (attempt 1 of 4); the next one is in 1 s")));
-    expect_whole_checkpoints(own / "disk.kept");
   }
 }
 
@@ -276,13 +266,11 @@ exit $status
 
 // The save of the stop takes the place of the one that failed: on a full disk, and in a folder that is read-only for a while.
 TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
-  const std::map<std::string, std::string> full{{"BREAK", R"(head -c 5000000 /dev/zero > "$DISK/ballast")"},
-                                                {"MEND", R"(rm "$DISK/ballast")"}};
-  const std::map<std::string, std::string> read_only{
+  const Environment read_only{
       {"BREAK",
        R"(all="$DISK/run/checkpoints"; mkdir -p "$all"; mount --bind "$all" "$all" && mount -o remount,ro,bind "$all" || exit 99)"},
       {"MEND", R"(umount "$all")"}};
-  for (const auto& how : {full, read_only}) {
+  for (const Environment& how : {kFullDisk, read_only}) {
     SCOPED_TRACE(how.at("BREAK"));
     const TemporaryFolder own;
     fs::create_directories(own / "disk");

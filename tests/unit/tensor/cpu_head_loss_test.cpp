@@ -55,7 +55,7 @@ class LongHead : public KernelsTest {
   LongHead() : KernelsTest({.logits_bytes = 4096}) {}
 };
 
-// 4 KiB hold the logits of 64 rows, so there were 256 chunks; and a dw that is rounded to bf16 after each ends 5 % away.
+// 4 KiB hold the logits of 64 rows, so there were 256 chunks; and a dw that is rounded to bf16 after each ends more than 2 % away.
 TEST_P(LongHead, TheGradientIsRoundedAFewTimes) {
   constexpr std::int64_t kRows = 16384, kVocab = 16, kWidth = 8;
   HostTensor hidden = random({kRows, kWidth}, 1, 0, 1), w = random({kVocab, kWidth}, 2);
