@@ -180,11 +180,11 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
   }
   // Until run() has the addresses of the vector and the second matrix, others of the same alignment are set.
   if (has_vector(spec.epilogue)) {
-    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment.vector}));
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::intptr_t{spec.alignment.vector});
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(spec.c)));
   }
   if (has_aux(spec.epilogue)) {
-    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(std::intptr_t{kAuxAlignment}));
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, std::intptr_t{kAuxAlignment});
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.ldc);
   }
 
