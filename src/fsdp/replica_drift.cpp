@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/fsdp/replica_drift.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include <fmt/ranges.h>
@@ -39,19 +41,19 @@ void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shar
 
 }  // namespace
 
+bool has_replicas(const Root& root) {
+  const int world_size = root.device_mesh().mesh().world_size();
+  return std::ranges::any_of(root.units(), [&](const Unit* unit) { return unit->storage() && unit->storage()->shard_size() < world_size; });
+}
+
 void check_replicas(Root& root) {
   require(root.state() == TrainingState::idle, "check_replicas is called while the root is {}: call it between passes",
           training_state_name(root.state()));
+  if (!has_replicas(root)) return;
   const DeviceMesh& device_mesh = root.device_mesh();
   const Mesh& mesh = device_mesh.mesh();
   std::vector<const Unit*> units;
-  bool has_replicas = false;
-  for (const Unit* unit : root.units()) {
-    if (!unit->storage()) continue;
-    units.push_back(unit);
-    has_replicas = has_replicas || unit->storage()->shard_size() < mesh.world_size();
-  }
-  if (!has_replicas) return;
+  std::ranges::copy_if(root.units(), std::back_inserter(units), [](const Unit* unit) { return unit->storage() != nullptr; });
 
   const auto num_units = static_cast<std::int64_t>(units.size());
   Stream& compute = device_mesh.compute();

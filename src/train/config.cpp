@@ -262,6 +262,7 @@ void check_config(const Config& config) {
   check_optimizer(config);
   check_rope(config);
   check_ignored(config);
+  if (config.fsdp.wrap != "size") refuse_idle_keys(config, {"fsdp.min_numel"}, "fsdp.wrap = " + config.fsdp.wrap);
   require<ConfigError>(
       config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",
       "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",

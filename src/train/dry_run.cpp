@@ -129,7 +129,7 @@ DryRun dry_run(const Config& config, const DryMachine& machine, const data::Batc
   run.num_parameters = count_parameters(*model.module);
   run.checkpoint_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
   Buffer snapshot;
-  if (config.checkpoint.async && !device.gpu) {
+  if (saves_in_background(config) && !device.gpu) {
     snapshot = device.pool->allocate(run.checkpoint_bytes, MemoryRole::snapshot, device.device_mesh->compute());
   }
   model.root->initialize(config.run.seed);

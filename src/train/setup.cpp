@@ -164,6 +164,19 @@ void require_accumulates(const Config& config, const data::BatchPlan& plan) {
                        plan.accumulation);
 }
 
+bool saves_in_background(const Config& config) {
+  const Config::Checkpoint& checkpoint = config.checkpoint;
+  return checkpoint.async && (checkpoint.interval > 0 || checkpoint.interval_minutes > 0);
+}
+
+void require_trains(const Config& config, const nn::Module& module) {
+  bool is_trained = false;
+  const_cast<nn::Module&>(module).for_each_parameter(
+      [&](const std::string&, nn::Parameter& p) { is_trained = is_trained || p.requires_grad; });
+  require<ConfigError>(is_trained, "fsdp.freeze = '{}' and fsdp.ignore = '{}' leave no parameter to train: name fewer of them",
+                       fmt::join(config.fsdp.freeze, ","), fmt::join(config.fsdp.ignore, ","));
+}
+
 /// Storage and initial values of the parameters that no unit holds.
 std::vector<Buffer> make_ignored(const fsdp::Root& root, DType dtype, const nn::Context& context) {
   std::vector<Buffer> buffers;
@@ -304,6 +317,7 @@ nn::Recompute recompute_policy(const Config& config, const Device& device) {
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   fsdp::DeviceMesh& device_mesh = *device.device_mesh;
   std::unique_ptr<nn::Module> module = make_module(config);
+  require_trains(config, *module);
   fsdp::Options options = fsdp_options(config);
   options.ignored_parameters = fsdp::parameters_matching(*module, config.fsdp.ignore, "fsdp.ignore");
   fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, options, wrap_policy(config));

@@ -15,7 +15,7 @@ const std::vector<std::chrono::milliseconds> kRetryAfter{std::chrono::seconds(1)
 }  // namespace
 
 void Trainer::prepare_background_saves() {
-  if (!config_.checkpoint.async) return;
+  if (!saves_in_background(config_)) return;
   app_.comm.agree([&] {
     require<ConfigError>(app_.session.has_thread_multiple(),
                          "checkpoint.async = true communicates from a thread of its own, and this MPI ({}) does not grant "
@@ -116,7 +116,7 @@ void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step
     if (told_notes_.insert(note).second) progress_->say(note);
   }
   progress_->say(fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
-                             config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
+                             saver_ ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
 }
 
 void Trainer::note_save(TimeLimit::Seconds time, SaveKind kind) {

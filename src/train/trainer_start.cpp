@@ -207,6 +207,10 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
           "fsdp.reshard_after_forward");
     }
   }
+  if (config_.train.drift_interval > 0 && !fsdp::has_replicas(*model_.root)) {
+    logger_.warn("train.drift_interval = {} has no effect here: no two ranks hold the same shard, so there is nothing to compare",
+                 config_.train.drift_interval);
+  }
   if (config_.train.deterministic && config_.mesh.threads == 0 && device_.num_threads > 1) {
     logger_.warn(
         "train.deterministic = true: the bits depend on the threads of a rank, too, which are {} here and others on another number "

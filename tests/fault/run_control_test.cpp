@@ -107,6 +107,13 @@ TEST_F(RunControl, ReplicasAreComparedAtTheStepsOfTheInterval) {
   }
 }
 
+TEST_F(RunControl, AComparisonOfReplicasThatAreNotThereIsSaid) {
+  const std::string words = "train.drift_interval = 1 has no effect here";
+  EXPECT_THAT(train({"--train.drift_interval=1", "--fsdp.strategy=full_shard"}).output, HasSubstr(words));
+  fs::remove_all(run_folder());
+  EXPECT_THAT(train({"--train.drift_interval=1", "--fsdp.strategy=no_shard"}).output, Not(HasSubstr(words)));
+}
+
 TEST_F(RunControl, ATraceHoldsItsStepsAndNoOthers) {
   const auto optimizer_steps = [&](const std::string& range) {
     fs::remove_all(run_folder());

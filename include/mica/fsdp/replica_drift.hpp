@@ -5,6 +5,9 @@
 
 namespace mica::fsdp {
 
+/// Whether more than one rank holds the same shard of a unit.
+[[nodiscard]] bool has_replicas(const Root& root);
+
 /// Checks that replicas hold the same bits: a hash of each unit's master shard is compared between the ranks that hold the same
 /// shard (the replicate axis; for a no_shard unit the world). A memory error, or ranks that run different builds, would
 /// otherwise go unnoticed and slowly corrupt the model. Without replicas nothing is compared or sent.

@@ -50,6 +50,9 @@ namespace mica::train {
 /// @throws ConfigError if the plan has several micro-batches per step, and may not
 void require_accumulates(const Config& config, const data::BatchPlan& plan);
 
+/// Whether checkpoints are written from a copy of the model and the optimizer state: those between the first step and the last.
+[[nodiscard]] bool saves_in_background(const Config& config);
+
 /// What one rank computes on: everything from the memory pool up to the mesh. Members are destroyed in reverse order.
 struct Device {
   std::optional<GpuInfo> gpu;  ///< none: the CPU

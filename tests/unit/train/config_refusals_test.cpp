@@ -86,6 +86,7 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
       {{"--data.val=b.h5", "--checkpoint.interval=5", "--checkpoint.keep_best=1", "--train.eval_interval=0"},
        "both above 0",
        "--train.eval_interval=1"},
+      {{"--fsdp.min_numel=3000", "--fsdp.wrap=block"}, "fsdp.min_numel = 3000 has no effect with fsdp.wrap = block", "--fsdp.wrap=size"},
       {{"--fsdp.shard_dims=*:1", "--fsdp.sharding=flat"}, "fsdp.sharding = flat", "--fsdp.sharding=per_parameter"},
   };
   for (const Refusal& refusal : refusals) {

@@ -99,6 +99,26 @@ TEST(DryRun, HoldsMomentsInTheirPrecision) {
 }
 
 // Shared masters are all that a step's units need: no other storage, and no all-gather.
+TEST(DryRun, HoldsACopyForCheckpointsThatAreMadeInTheBackground) {
+  const auto copy = [](const std::vector<std::string>& flags) {
+    return dry_run(tiny(flags), cluster(2, 2, "cpu-epyc-9654")).memory.peak_of(MemoryRole::snapshot);
+  };
+  EXPECT_GT(copy({"--checkpoint.async=true", "--checkpoint.interval=10"}), 0);
+  EXPECT_GT(copy({"--checkpoint.async=true", "--checkpoint.interval=0", "--checkpoint.interval_minutes=5"}), 0);
+  EXPECT_EQ(copy({"--checkpoint.async=true", "--checkpoint.interval=0"}), 0) << "the one after the last step is made at once";
+  EXPECT_EQ(copy({"--checkpoint.async=false", "--checkpoint.interval=10"}), 0);
+}
+
+TEST(DryRun, RefusesAModelOfWhichNothingIsTrained) {
+  try {
+    static_cast<void>(dry_run(tiny({"--fsdp.freeze=*.h.*", "--fsdp.ignore=*"}), cluster(2, 2)));
+    FAIL() << "not refused";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("fsdp.freeze = '*.h.*' and fsdp.ignore = '*' leave no parameter to train"));
+  }
+  EXPECT_NO_THROW(static_cast<void>(dry_run(tiny({"--fsdp.freeze=*.h.*"}), cluster(2, 2))));
+}
+
 TEST(DryRun, OnCpusANodesRanksShareMasters) {
   for (const auto& [ranks, ranks_per_node, flags, shares] : {
            std::tuple<int, int, std::vector<std::string>, bool>{4, 4, {}, true},
