@@ -116,6 +116,16 @@ std::vector<Stretch> stretches_of(std::int64_t begin, std::int64_t size, std::in
 
 }  // namespace
 
+std::int64_t longest_input(const std::vector<Question>& questions) {
+  std::int64_t longest = 1;
+  for (const Question& question : questions) {
+    for (const Ids& continuation : question.continuations) {
+      longest = std::max(longest, std::ssize(question.context) + std::ssize(continuation) - 1);
+    }
+  }
+  return longest;
+}
+
 std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Question>& questions, const HostComm& comm) {
   const auto ranks = static_cast<std::size_t>(comm.num_ranks()), rank = static_cast<std::size_t>(comm.rank());
   std::vector<std::vector<Likelihood>> answers(questions.size());

@@ -158,6 +158,39 @@ TEST_F(Generate, SeveralRanksRateAsOneRates) {
   }
 }
 
+/// Windows of 8 tokens of 17: the same as two questions.
+TEST_F(Generate, ASmallerContextThanTheModels) {
+  std::ofstream tokens(folder_ / "tokens.bin", std::ios::binary);
+  Json first{{"context_ids", {0}}}, second{{"context_ids", {8 * 7 % 37}}};
+  for (int i = 0; i < 17; ++i) {
+    const int id = i * 7 % 37;
+    tokens.put(static_cast<char>(id)).put(0);
+    if (i > 0) (i <= 8 ? first : second)["continuation_ids"][0].push_back(id);
+  }
+  tokens.close();
+  const std::string perplexity = "--perplexity=" + (folder_ / "tokens.bin");
+  const auto nats = [&](const std::string& context) {
+    const Finished got = generate({kFolders + "gpt2", perplexity, "--context=" + context});
+    EXPECT_EQ(got.status, 0) << got.output;
+    const Json rated = Json::parse(got.output);
+    EXPECT_EQ(rated.at("tokens"), 16);
+    return 16 * rated.at("nats_per_token").get<double>();
+  };
+  const std::vector<std::string> answers =
+      lines_of(generate({kFolders + "gpt2", "--choices=" + write("windows.jsonl", first.dump() + "\n" + second.dump() + "\n")}).output);
+  ASSERT_THAT(answers, SizeIs(2));
+  double sum = 0;
+  for (const std::string& each : answers) sum -= Json::parse(each).at("log_likelihoods")[0].get<double>();
+  EXPECT_NEAR(nats("8"), sum, 1e-4);
+  EXPECT_EQ(nats("17"), nats("0"));
+  EXPECT_GT(std::abs(nats("0") - sum), 1e-3) << "as long as the model's, which is 17";
+  const Finished refused = generate({kFolders + "gpt2", perplexity, "--context=18"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.output, HasSubstr("--context is 18, but the model's context is 17 tokens"));
+  EXPECT_THAT(generate({kFolders + "gpt2", "--prompt-ids=1,2,3,4", "--print-ids", "--context=4"}).output,
+              HasSubstr("the prompt has 4 tokens, which leave no room in the context of 4"));
+}
+
 /// A run of bytes: its newest checkpoint writes text, in whole characters, in bf16 too.
 TEST_F(Generate, ARunWritesText) {
   const std::string text = write("text.txt", [] {
@@ -208,7 +241,7 @@ TEST_F(Generate, ATextThatFillsTheContextIsTold) {
     return got.output;
   };
   EXPECT_THAT(said({"--max-new-tokens=13", "--quiet"}),
-              HasSubstr("the model's context of 17 tokens, prompt included, was full before --max-new-tokens=13: 1 of 1 texts end there"));
+              HasSubstr("the context of 17 tokens, prompt included, was full before --max-new-tokens=13: 1 of 1 texts end there"));
   const std::string fits = said({"--max-new-tokens=12"});
   EXPECT_THAT(fits, ::testing::Not(HasSubstr("context of")));
   EXPECT_THAT(fits, HasSubstr("; text 12 tokens, those after the first in "));
@@ -242,8 +275,7 @@ TEST_F(Generate, MistakesAreTold) {
       {{gpt2, "--prompt-ids=1", "--print-ids", "--dtype=int8"}, "--dtype is 'int8'"},
       {{gpt2, "--prompt-ids=1,x", "--print-ids"}, "'x' is not a token id"},
       {{gpt2, "--prompt-ids=5,61", "--print-ids"}, "token id 61 is not in the model's vocabulary, 0 to 60"},
-      {{gpt2, "--prompt-ids=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "--print-ids"},
-       "has 17 tokens, which leave no room in the model's context of 17"},
+      {{gpt2, "--prompt-ids=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "--print-ids"}, "has 17 tokens, which leave no room in the context of 17"},
       {{gpt2, "--prompt-ids=1"}, "has no tokenizer"},
       {{gpt2, "--prompt=text", "--print-ids"}, "has no tokenizer"},
       {{gpt2, "--prompt=", "--print-ids"}, "has no tokenizer"},

@@ -17,13 +17,17 @@ struct Question {
   std::vector<std::vector<std::int32_t>> continuations;  ///< of at least one token each
 };
 
+/// Tokens of the longest question with a continuation, without the last one, which is only predicted: a capacity for ModelPass that cuts
+/// no context. At least 1.
+[[nodiscard]] std::int64_t longest_input(const std::vector<Question>& questions);
+
 struct Likelihood {
   double log_likelihood = 0;  ///< sum over the continuation's tokens of log p(token | all tokens before), in nats
   bool is_greedy = true;      ///< each of its tokens is the likeliest one
 };
 
-/// Answers all questions; rank r computes numbers r, r + ranks, ... If context and continuation do not fit the model's
-/// context, the context is cut at its beginning. A context is read once for all continuations that follow one another and see as much of
+/// Answers all questions; rank r computes numbers r, r + ranks, ... If context and continuation do not fit the pass's
+/// capacity, the context is cut at its beginning. A context is read once for all continuations that follow one another and see as much of
 /// it, and logits are computed of the continuations only. @param pass  with at least one slot
 /// @returns one list per question, on every rank. @throws Error if a likelihood is NaN or infinite. @collective
 std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Question>& questions, const HostComm& comm);

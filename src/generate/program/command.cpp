@@ -28,7 +28,7 @@ What to do, one of
   --prompts=FILE           continue each line of FILE that is not empty, or each object of FILE.jsonl, {"prompt": "TEXT"} or
                            {"ids": [5, 6]}. Prints one JSON line per prompt, in order: {"index", "text", "ids", "end": "stop" or
                            "length"}
-  --perplexity=FILE        perplexity of a text, or of a token file of mica-tokenize, cut into stretches of the model's context.
+  --perplexity=FILE        perplexity of a text, or of a token file of mica-tokenize, cut into stretches of --context tokens.
                            Prints one JSON line: {"tokens", "nats_per_token", "perplexity", and for text "bytes", "bits_per_byte"}
   --choices=FILE.jsonl     log-likelihoods of continuations: {"context": "TEXT", "continuations": ["A", "B"]}, or with
                            "context_ids" and "continuation_ids". Prints one JSON line each: {"index", "log_likelihoods" (sums, in
@@ -44,6 +44,8 @@ How tokens are chosen. These flags, --print-ids and --batch-size are for text on
   --ignore-end             continue after the model's end token
 
   --print-ids              print the new token ids, separated by commas, instead of text
+  --context=0              tokens that the model sees at most, prompt included; 0: the model's own context. Long contexts take memory and
+                           time, and figures of --perplexity are comparable for equal contexts only
   --vocab=V                the tokenizer, as for mica-tokenize: bytes, X/tokenizer.json or X.model. Default: the model's
                            own, if it came from a Hugging Face folder; bytes, if it has 256 ids
   --dtype=fp32             dtype of parameters and activations: fp32, or bf16, which takes half the memory and time
@@ -87,6 +89,7 @@ void check(const Command& command) {
                        "or a Hugging Face folder; see mica-generate --help");
   require<ConfigError>(command.max_new_tokens >= 1, "--max-new-tokens is {}, expected 1 or more", command.max_new_tokens);
   require<ConfigError>(command.batch >= 1, "--batch-size is {}, expected 1 or more", command.batch);
+  require<ConfigError>(command.context >= 0, "--context is {}, expected a number of tokens, or 0 for the model's context", command.context);
   require<ConfigError>(command.threads >= 0, "--threads is {}, expected a number of threads, or 0 for the rank's cores", command.threads);
   require<ConfigError>(command.dtype == "fp32" || command.dtype == "bf16", "--dtype is '{}', expected fp32 or bf16", command.dtype);
   command.sampling.validate();
@@ -122,6 +125,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
   add("seed", po::value(&command.sampling.seed)->default_value(1));
   add("ignore-end", po::bool_switch(&command.ignores_end));
   add("print-ids", po::bool_switch(&command.prints_ids));
+  add("context", po::value(&command.context)->default_value(0));
   add("vocab", po::value(&command.vocab));
   add("dtype", po::value(&command.dtype)->default_value("fp32"));
   add("batch-size", po::value(&command.batch)->default_value(8));

@@ -18,8 +18,9 @@ struct Command {
 
   std::string source;
   Task task = Task::prompt;
-  std::string input;  ///< the flag's value: a text, ids, or a file
-  std::string vocab;  ///< --vocab; empty: the model's own
+  std::string input;         ///< the flag's value: a text, ids, or a file
+  std::int64_t context = 0;  ///< tokens; 0: the model's
+  std::string vocab;         ///< --vocab; empty: the model's own
   bool ignores_end = false;
   bool prints_ids = false;
   bool is_quiet = false;

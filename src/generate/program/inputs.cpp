@@ -72,9 +72,8 @@ class Reader {
     check_ids(place, ids);
     require<ConfigError>(!ids.empty(),
                          "{}: the prompt is empty, and the vocabulary has no token that begins a text: give at least one token", place);
-    require<ConfigError>(std::ssize(ids) < limits_.context,
-                         "{}: the prompt has {} tokens, which leave no room in the model's context of {}", place, ids.size(),
-                         limits_.context);
+    require<ConfigError>(std::ssize(ids) < limits_.context, "{}: the prompt has {} tokens, which leave no room in the context of {}", place,
+                         ids.size(), limits_.context);
     return ids;
   }
   [[nodiscard]] Ids prompt_of_text(const std::string& place, const std::string& text) const {
@@ -91,8 +90,8 @@ class Reader {
     for (const Ids& each : continuations) {
       check_ids(place, each);
       require<ConfigError>(!each.empty(), "{}: a continuation has no tokens, expected at least one", place);
-      require<ConfigError>(std::ssize(each) <= limits_.context, "{}: a continuation has {} tokens, more than the model's context of {}",
-                           place, each.size(), limits_.context);
+      require<ConfigError>(std::ssize(each) <= limits_.context, "{}: a continuation has {} tokens, more than the context of {}", place,
+                           each.size(), limits_.context);
     }
     return {std::move(context), std::move(continuations)};
   }

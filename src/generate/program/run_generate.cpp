@@ -52,6 +52,13 @@ std::int64_t longest(const std::vector<NumberedPrompt>& prompts) {
   return tokens;
 }
 
+/// Tokens that the model sees at most.
+std::int64_t context_of(const Command& command, std::int64_t of_model) {
+  require<ConfigError>(command.context <= of_model, "--context is {}, but the model's context is {} tokens: give at most that",
+                       command.context, of_model);
+  return command.context == 0 ? of_model : command.context;
+}
+
 void write_text(App& app, const Command& command, const Inputs& inputs, std::int64_t context, const data::Tokenizer* tokenizer,
                 LoadedModel& model, const Logger& logger) {
   std::set<std::int32_t> stop_ids;
@@ -80,7 +87,7 @@ void write_text(App& app, const Command& command, const Inputs& inputs, std::int
   });
   tell(generator.figures(), app, logger);
   if (num_cut_off > 0) {
-    logger.warn("the model's context of {} tokens, prompt included, was full before --max-new-tokens={}: {} of {} texts end there", context,
+    logger.warn("the context of {} tokens, prompt included, was full before --max-new-tokens={}: {} of {} texts end there", context,
                 command.max_new_tokens, num_cut_off, inputs.prompts.size());
   }
 }
@@ -94,10 +101,12 @@ ExitCode run_generate(App& app) {
   const Logger logger = Logger::to_stderr(is_first && !command.is_quiet ? LogLevel::info : LogLevel::warn,
                                           is_first ? "" : fmt::format("rank {}", app.comm.rank()));
   const train::Config config = config_of(app.comm, command.source, command.dtype, command.threads);
+  std::int64_t context = 0;
+  app.comm.agree([&] { context = context_of(command, config.model.context); });
   FoundTokenizer found;  // rank 0's
   const std::string packed = app.comm.from_first_rank([&] {
     found = open_tokenizer(command, config.model.vocab_size);
-    return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = config.model.context}));
+    return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = context}));
   });
   const Inputs inputs = unpack(packed);
   if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
@@ -106,14 +115,14 @@ ExitCode run_generate(App& app) {
               command.dtype, model.report().ms / 1e3, model.device().describe());
   if (command.task == Command::Task::perplexity) {
     ModelPass pass(model.module(), model.context(), 1, 1);
-    const TextLikelihood result = rate_text(pass, inputs.text, inputs.before_text, config.model.context, app.comm);
+    const TextLikelihood result = rate_text(pass, inputs.text, inputs.before_text, context, app.comm);
     if (is_first) print_text_likelihood(result, inputs.text_bytes);
   } else if (command.task == Command::Task::choices) {
-    ModelPass pass(model.module(), model.context(), 1, config.model.context);
+    ModelPass pass(model.module(), model.context(), 1, std::min(context, longest_input(inputs.questions)));
     const std::vector<std::vector<Likelihood>> answers = answer(pass, inputs.questions, app.comm);
     if (is_first) print_answers(inputs.questions, answers);
   } else {
-    write_text(app, command, inputs, config.model.context, found.tokenizer.get(), model, logger);
+    write_text(app, command, inputs, context, found.tokenizer.get(), model, logger);
   }
   return ExitCode::done;
 }

@@ -51,7 +51,6 @@ void expect_near(const Likelihood& got, const Likelihood& want) {
 
 TEST(Likelihood, AContinuationsIsThatOfAPlainForward) {
   SmallModel small;
-  ModelPass pass(small.model, small.rig.context, 1, kContext);
   // The likeliest continuation of {4, 2}, by hand.
   Ids greedy;
   for (int i = 0; i < 3; ++i) {
@@ -63,6 +62,8 @@ TEST(Likelihood, AContinuationsIsThatOfAPlainForward) {
   late.push_back(likeliest(row(small.logits(joined({4, 2}, late)), 2)));
   const std::vector<Question> questions{
       {{4, 2}, {greedy, {1}, {5, 6, 7, 8}, late}}, {{9}, {{3}, {3, 3}}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {{0, 1}}}};
+  EXPECT_EQ(longest_input(questions), 11);
+  ModelPass pass(small.model, small.rig.context, 1, longest_input(questions));
   const auto answers = answer(pass, questions, *make_single_comm());
   for (std::size_t q = 0; q < questions.size(); ++q) {
     ASSERT_EQ(answers[q].size(), questions[q].continuations.size());
