@@ -87,11 +87,8 @@ with() {
   local child=$! status=0
   trap ': the command gets it, too' INT
   trap 'kill -KILL "$child"; exit 143' TERM HUP
-  while :; do
-    status=0
-    wait "$child" || status=$?
-    kill -0 "$child" 2>/dev/null || break   # a signal also ends wait
-  done
+  while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done   # a signal also ends wait
+  wait "$child" || status=$?   # bash remembers it
   return "$status"
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Collects the information for a bug report in one archive. Look through it before you send it: it has paths and host names.
 #   scripts/launch/bug-report.sh RUN_FOLDER [REPORT.tar.gz]
-# Config, log, the last rows of metrics.jsonl, a description of the newest checkpoint; versions, machine and file system; and
+# Config, log and metrics (of long ones both ends), a description of the newest checkpoint; versions, machine and file system; and
 # variables of MPI, Slurm, OpenMP and CUDA. No tokens, no parameters. Run it on a node of the kind that failed, if you can.
 set -euo pipefail
 run=${1:-}
@@ -30,8 +30,14 @@ say() {
 for file in config.resolved.cfg run.lock; do
   if [[ -f "$run/$file" ]]; then cp "$run/$file" "$folder/report/"; fi
 done
+# The start of the log has the config and the plan, its end what went wrong.
 for file in log.txt metrics.jsonl; do
-  if [[ -f "$run/$file" ]]; then tail -n 2000 "$run/$file" > "$folder/report/$file"; fi
+  if [[ ! -f "$run/$file" ]]; then continue; fi
+  if [[ $(wc -l < "$run/$file") -le 3000 ]]; then
+    cp "$run/$file" "$folder/report/"
+  else
+    { head -n 1000 "$run/$file"; tail -n 2000 "$run/$file"; } > "$folder/report/$file"
+  fi
 done
 say checkpoint.txt "$bin/mica-inspect" "$run"
 say checkpoint.txt ls -lR "$run"

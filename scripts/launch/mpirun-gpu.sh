@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
-gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l || true)}
+gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | grep -c '^GPU ' || true)}
 [[ "$gpus" != 0 || -n "${GPUS_PER_NODE:-}" ]] || { echo "mica: error: nvidia-smi lists no GPU here: set GPUS_PER_NODE=N" >&2; exit 2; }
 expect_number GPUS_PER_NODE "$gpus"
 hosts=()

@@ -23,7 +23,7 @@ save_on_interrupt() {
   local status=0 name variables=()
   export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10} OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5} \
          OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
-  for name in $(compgen -e | grep -E '^(MICA|OMP|NCCL|UCX|FI|CUDA)_|^LD_LIBRARY_PATH$'); do
+  for name in $(compgen -e | grep -E '^(MICA|OMP|GOMP|NCCL|UCX|FI|CUDA|HDF5|ONEDNN|DNNL|OPENBLAS|MALLOC)_|^LD_LIBRARY_PATH$'); do
     [[ $name == CUDA_VISIBLE_DEVICES ]] || variables+=(-x "$name")   # a scheduler chooses the GPUs of each node
   done
   # Set before mpirun starts, since signals may come as soon as it runs. Then $! is mpirun.

@@ -52,27 +52,44 @@ all_nodes_answer() {
 
 # A cancelled run also saves and ends with status 75. One task of an array has the array's id, which means all tasks to scontrol.
 queue_again() {
-  local job=$SLURM_JOB_ID
+  local job=$SLURM_JOB_ID state=
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-  case $(scontrol show job "$job") in
+  try_times 12 learn_state || true
+  case $state in
     *JobState=RUNNING* | *Reason=TimeLimit*) ;;
     *JobState=PENDING*) return ;;   # Slurm has requeued it already
+    "")   # it may have been cancelled
+      echo "mica: $1; scontrol does not tell this job's state, so it is not queued again here: submit the same command to continue the run" >&2
+      return ;;
     *)
       echo "mica: $1; Slurm ends this job, so it is not queued again here (after scancel, submit the same command to continue the run)" >&2
       return ;;
   esac
   echo "mica: $1: the job is queued again, and the run resumes from its newest checkpoint" >&2 || true   # its disk may be full
-  scontrol requeue "$job" ||
+  try_times 3 scontrol requeue "$job" ||
     echo "mica: the job cannot be queued again here: submit the same command to continue the run" >&2
+}
+learn_state() { state=$(scontrol show job "$job"); }
+# try_times N COMMAND...: with 5 s between, since Slurm's controller may be too busy to answer.
+try_times() {
+  local attempt
+  for ((attempt = 1; attempt <= $1; ++attempt)); do
+    ! "${@:2}" || return 0
+    [[ $attempt -eq $1 ]] || sleep 5
+  done
+  return 1
 }
 
 run_job() {
-  local device=$1 bin launcher binding command attempt step status
+  local device=$1 bin launcher binding command attempt step status is_asked=false what="saved and stopped"
   shift
+  # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
+  # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
+  trap 'is_asked=true; [[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2 TERM
   if [[ $device == cuda ]]; then bin=${MICA_BIN:-build/cuda/bin}; else bin=${MICA_BIN:-build/release/bin}; fi
   [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$launch/../../../bin   # installed: PREFIX/share/mica/launch
   [[ -x "$bin/mica-train" ]] || { echo "mica: error: no mica-train in $bin: set MICA_BIN to its folder" >&2; exit 2; }
-  launcher=$(choose_launcher) || exit 2
+  launcher=$(choose_launcher) || $is_asked || exit 2
   export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
   if [[ $device == cuda ]]; then
     export NCCL_CROSS_NIC=${NCCL_CROSS_NIC:-1}
@@ -84,6 +101,7 @@ run_job() {
   fi
   if [[ $launcher == mpirun ]]; then
     export SLURM_EXPORT_ENV=ALL   # for mpirun's own srun
+    unset HOSTFILE   # perhaps of the shell that submitted: the hosts are the job's
     export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
     command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
   else
@@ -91,10 +109,11 @@ run_job() {
     command=(srun --mpi="${launcher#srun }" --export=ALL --wait=660 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
              "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
   fi
-  # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
-  # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
-  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2 TERM
   for attempt in first second; do
+    if $is_asked; then   # there is no step to tell of it
+      status=75 what="stopped before the run began"
+      break
+    fi
     "${command[@]}" &
     step=$!
     while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done   # a signal also ends wait
@@ -106,7 +125,7 @@ run_job() {
   done
   case $status in
     0 | 2) ;;   # done; or a mistake in the config or the launch, which would fail again
-    75) queue_again "saved and stopped" ;;
+    75) queue_again "$what" ;;
     *) all_nodes_answer || queue_again "status $status, and not all nodes answer" ;;
   esac
   exit "$status"

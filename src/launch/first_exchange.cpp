@@ -37,6 +37,7 @@ void search_while_waiting(MPI_Request& request, Clock::time_point begin) {
     search.look();
     if (Clock::now() < begin + kVerdict) continue;
     search.throw_if_unreachable();
+    if (search.is_in_doubt()) continue;
     if (!std::exchange(has_told, true)) search.tell_state();
   }
 }

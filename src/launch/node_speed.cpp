@@ -72,6 +72,7 @@ Times copy_times() {
 struct Speed {
   std::string host;
   int rank = 0;  ///< the node's lowest one
+  int num_ranks = 0;
   Times product, copy;
 };
 
@@ -86,19 +87,23 @@ std::vector<Speed> speeds_of(const std::vector<RankWords>& all) {
     Times product, copy;
     std::istringstream(each.words) >> product.best >> product.usual >> copy.best >> copy.usual;
     const auto [at, is_new] = numbers.try_emplace(each.node, speeds.size());
-    if (is_new) speeds.push_back({each.host, each.rank, {}, {}});
+    if (is_new) speeds.push_back({each.host, each.rank, 0, {}, {}});
+    ++speeds[at->second].num_ranks;
     lower(speeds[at->second].product, product);
     lower(speeds[at->second].copy, copy);
   }
   return speeds;
 }
 
-/// The median of the other nodes' usual times; the lower one of an even number.
+/// The median of the other nodes' usual times; the lower one of an even number. Copies of nodes with another number of ranks, which share
+/// the node's memory, say nothing. Infinite if there are no others.
 double usual_without(const std::vector<Speed>& speeds, std::size_t without, Times Speed::*times) {
+  const auto is_comparable = [&](const Speed& other) { return times == &Speed::product || other.num_ranks == speeds[without].num_ranks; };
   std::vector<double> usual;
   for (std::size_t i = 0; i < speeds.size(); ++i) {
-    if (i != without) usual.push_back((speeds[i].*times).usual);
+    if (i != without && is_comparable(speeds[i])) usual.push_back((speeds[i].*times).usual);
   }
+  if (usual.empty()) return std::numeric_limits<double>::infinity();
   std::ranges::sort(usual);
   return usual[(usual.size() - 1) / 2];
 }

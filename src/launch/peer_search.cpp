@@ -22,6 +22,9 @@ constexpr const char* kMend =
     "open the network between these hosts (firewalls, for all TCP ports), or leave one of them out; if they have several networks, "
     "name the right one (Open MPI: --mca btl_tcp_if_include IF)";
 
+/// Between two connections to a peer that did not answer.
+constexpr std::chrono::milliseconds kBetweenTries{1000};
+
 int world_rank() {
   int rank = 0;
   mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
@@ -65,10 +68,13 @@ void PeerSearch::look() {
   if (!is_published_) return ask_slurm();
   for (Peer& peer : peers_) {
     std::array<char, MPI_MAX_PORT_NAME + 1> contact{};
-    if (peer.is_seen || MPI_Lookup_name(published_name(peer.rank).c_str(), MPI_INFO_NULL, contact.data()) != MPI_SUCCESS) continue;
-    peer.is_seen = true;
-    if (unreachable_.empty()) connect_to(peer.rank, contact.data());
+    if (!peer.is_seen() && MPI_Lookup_name(published_name(peer.rank).c_str(), MPI_INFO_NULL, contact.data()) == MPI_SUCCESS) {
+      peer.contact = contact.data();
+    }
+    if (peer.is_seen() && !peer.is_tried && suspect_.peer == nullptr) connect_to(peer);
   }
+  // A packet may be lost, or the peer's host busy with the start of many ranks.
+  if (suspect_.peer != nullptr && Clock::now() - suspect_.last > kBetweenTries) connect_to(*suspect_.peer);
 }
 
 void PeerSearch::ask_slurm() {
@@ -77,40 +83,44 @@ void PeerSearch::ask_slurm() {
   unreachable_ = unreachable_slurm_host(hosts_of_step).pair;
 }
 
-void PeerSearch::connect_to(int rank, const std::string& contact) {
-  std::istringstream words(contact);
+void PeerSearch::connect_to(Peer& peer) {
+  peer.is_tried = true;
+  std::istringstream words(peer.contact);
   std::string host, ip;
   int port = 0;
   words >> host >> port;
   if (host == host_) return;  // ranks of one host use shared memory
   std::vector<std::string> ips;
   while (words >> ip) ips.push_back(ip);
-  const std::vector<std::string> outcomes = probe(ips, port, answer_of(rank), kConnectPatience);
+  const std::vector<std::string> outcomes = probe(ips, port, answer_of(peer.rank), kConnectPatience);
   std::vector<std::string> failed;
   for (std::size_t i = 0; i < ips.size(); ++i) {
     if (!outcomes[i].empty()) failed.push_back(fmt::format("{} from {}: {}", ips[i], interface_to(ips[i]), outcomes[i]));
   }
-  const std::string pair = fmt::format("{} cannot reach rank {} ({})", host_, rank, host);
+  const std::string pair = fmt::format("{} cannot reach rank {} ({})", host_, peer.rank, host);
   const std::string text = fmt::format("{} at {}", pair, failed.empty() ? "any address" : fmt::format("{}", fmt::join(failed, "; ")));
   if (failed.size() == ips.size()) {
-    unreachable_ = text;
-  } else if (!failed.empty() && half_open_.empty()) {
-    half_open_ = text;
+    suspect_ = {&peer, suspect_.times + 1, Clock::now()};
+    if (suspect_.times > 1) unreachable_ = text;
+    return;
   }
+  suspect_ = {};
+  unreachable_.clear();
+  if (!failed.empty() && half_open_.empty()) half_open_ = text;
 }
 
 void PeerSearch::throw_if_unreachable() const {
   // A peer that has published has itself waited. While one is missing, it may just be late, and MPI may use another network than TCP.
   // Without published names nobody knows who is missing.
   const bool all_have_come = is_published_ && std::ranges::all_of(peers_, &Peer::is_seen);
-  require<ConfigError>(unreachable_.empty() || !all_have_come, "{}: MPI would wait for ever; {}", unreachable_, kMend);
+  require<Error>(unreachable_.empty() || !all_have_come, "{}: MPI would wait for ever; {}", unreachable_, kMend);
 }
 
 void PeerSearch::tell_state() const {
   if (world_rank() != 0) return;
   std::vector<int> missing;
   for (const Peer& peer : peers_) {
-    if (!peer.is_seen) missing.push_back(peer.rank);
+    if (!peer.is_seen()) missing.push_back(peer.rank);
   }
   std::string state;
   if (!is_published_ && !unreachable_.empty()) {

@@ -24,6 +24,8 @@ InitVariables::InitVariables() {
   if (!is_on_one_node()) return;
   for (const auto& [name, value] : kOnOneNode) {
     if (std::getenv(name) != nullptr) continue;
+    // ob1 sends through the BTLs: those that somebody has chosen may not reach a rank of the node.
+    if (std::string_view(name) == "OMPI_MCA_pml" && std::getenv("OMPI_MCA_btl") != nullptr) continue;
     setenv(name, value, /*overwrite=*/1);
     ours_.push_back(name);
   }

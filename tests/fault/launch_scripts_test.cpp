@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -117,7 +118,7 @@ TEST_F(LaunchScripts, WithoutRanksEachCoreOfThisMachineGetsOne) {
 
 TEST_F(LaunchScripts, EachGpuGetsARank) {
   stand_in("mpirun", kNote);
-  stand_in("nvidia-smi", "[ \"$*\" = --list-gpus ] && printf 'GPU 0: a\\nGPU 1: b\\n'\n");
+  stand_in("nvidia-smi", "[ \"$*\" = --list-gpus ] && printf 'GPU 0: a\\n  MIG 3g.20gb Device 0: c\\nGPU 1: b\\n'\n");
   const auto launch_with = [&](std::map<std::string, std::string> environment) {
     environment["MICA_BIN"] = "/opt/mica/bin";
     return launch({script("mpirun-gpu.sh"), "x.cfg", "--run.name=a b"}, environment);
@@ -147,6 +148,9 @@ TEST_F(LaunchScripts, VariablesOfTheLibrariesReachOtherHosts) {
                                                        {"MICA_ISA", "avx2"},
                                                        {"LD_LIBRARY_PATH", "/l:/m"},
                                                        {"OMP_PROC_BIND", "true"},
+                                                       {"HDF5_USE_FILE_LOCKING", "FALSE"},
+                                                       {"ONEDNN_MAX_CPU_ISA", "AVX2"},
+                                                       {"MALLOC_MMAP_THRESHOLD_", "9"},
                                                        {"FIGURE", "1"},
                                                        {"MY_LD_LIBRARY_PATH", "1"},
                                                        {"MY_NCCL_NET", "1"}};
@@ -154,9 +158,10 @@ TEST_F(LaunchScripts, VariablesOfTheLibrariesReachOtherHosts) {
     EXPECT_EQ(launch({script(name), "x.cfg"}, environment).status, 0);
     const std::vector<std::string> seen = variables();
     EXPECT_THAT(seen, IsSupersetOf({"NCCL_NET=a b", "UCX_TLS=rc,x", "FI_PROVIDER=efa", "CUDA_CACHE_PATH=/c", "MICA_ISA=avx2",
-                                    "LD_LIBRARY_PATH=/l:/m", "OMP_PROC_BIND=true"}));
+                                    "LD_LIBRARY_PATH=/l:/m", "OMP_PROC_BIND=true", "HDF5_USE_FILE_LOCKING=FALSE", "ONEDNN_MAX_CPU_ISA=AVX2",
+                                    "MALLOC_MMAP_THRESHOLD_=9"}));
     EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), seen.size()) << "one is given twice";
-    EXPECT_THAT(seen, Each(ContainsRegex("^(MICA|OMP|NCCL|UCX|FI|CUDA)_|^LD_LIBRARY_PATH=")));
+    EXPECT_THAT(seen, Each(ContainsRegex("^(MICA|OMP|GOMP|NCCL|UCX|FI|CUDA|HDF5|ONEDNN|DNNL|OPENBLAS|MALLOC)_|^LD_LIBRARY_PATH=")));
     if (std::string(name) == "mpirun-cpu.sh") {
       EXPECT_THAT(seen, IsSupersetOf({"OMP_NUM_THREADS=4", "OMP_PLACES=cores"}));
     } else {
@@ -184,6 +189,25 @@ std::string mpirun_that(const std::string& on_usr1) {
   return "trap 'echo got USR1; " + on_usr1 +
          "' USR1\ntrap 'echo got TERM; exit 9' TERM\ntrap 'echo got INT; exit 8' INT\n"
          "echo runs\nuntil ((SECONDS > 30)); do sleep 0.02; done\n";
+}
+
+TEST_F(LaunchScripts, ABugReportHasBothEndsOfALongLog) {
+  fs::create_directories(folder_ / "run");
+  std::string log;
+  for (int line = 1; line <= 4000; ++line) log += fmt::format("line {}\n", line);
+  write_text(folder_ / "run/log.txt", log);
+  write_text(folder_ / "run/metrics.jsonl", "{}\n");
+  const std::string report = folder_ / "report.tar.gz";
+  const Finished made = launch({script("bug-report.sh"), folder_ / "run", report}, {{"MICA_BIN", test::program_folder()}});
+  ASSERT_EQ(made.status, 0) << made.output;
+  ASSERT_EQ(test::run({"/bin/tar", "-C", folder_.path(), "-xzf", report}).status, 0);
+  const std::vector<std::string> lines = lines_of("report/log.txt");
+  ASSERT_EQ(lines.size(), 3000u);
+  EXPECT_EQ(lines.front(), "line 1");
+  EXPECT_EQ(lines[999], "line 1000");
+  EXPECT_EQ(lines[1000], "line 2001");
+  EXPECT_EQ(lines.back(), "line 4000");
+  EXPECT_EQ(read_text(folder_ / "report/metrics.jsonl"), "{}\n");
 }
 
 TEST_F(LaunchScripts, SignalsBecomeOneRequestToSave) {

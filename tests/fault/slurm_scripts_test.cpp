@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // scripts/launch/slurm-*.sbatch: what srun is given, that signals become saves, and which jobs are queued again.
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -135,8 +137,43 @@ TEST_P(SlurmScripts, OnlyAJobThatSlurmDoesNotEndIsQueuedAgain) {
   EXPECT_THAT(calls(), ElementsAre("scontrol [requeue] [77]"));
 }
 
+// Its controller may be busy: the first three questions fail.
+TEST_P(SlurmScripts, SlurmIsAskedAgain) {
+  stand_in_srun("exit 75\n");
+  stand_in("sleep", "exit 0\n");
+  const auto answer_from = [&](int first) {
+    write_text(folder_ / "asked", "");
+    stand_in("scontrol", "echo >> '" + (folder_ / "asked") + "'; (($(wc -l < '" + (folder_ / "asked") + "') >= " + std::to_string(first) +
+                             ")) || exit 1\n[ \"$1\" = show ] || " + kNote +
+                             "[ \"$1\" = show ] && printf '   JobState=RUNNING Reason=None\\n' || true\n");
+  };
+  fs::create_directories(folder_ / "scripts");
+  fs::create_directory_symlink(test::source_folder() + "/scripts/launch", folder_ / "scripts/launch");
+  answer_from(4);
+  const Finished seen = job({"x.cfg"});
+  EXPECT_EQ(seen.status, 75) << seen.output;
+  EXPECT_THAT(calls(), ElementsAre("scontrol [requeue] [77]"));
+  answer_from(1000);
+  const Finished silent = job({"x.cfg"});
+  EXPECT_EQ(silent.status, 75) << silent.output;
+  EXPECT_THAT(silent.output, HasSubstr("scontrol does not tell this job's state, so it is not queued again here"));
+}
+
+// While the script chooses a launcher: the job is queued again, and no step starts.
+TEST_P(SlurmScripts, ASignalBeforeTheStepIsARequest) {
+  stand_in("srun", std::string(kNote) + "[ \"$*\" != --mpi=list ] || { echo pmix; touch '" + (folder_ / "asked") + "'; sleep 1; }\n");
+  Child child({"/bin/bash", folder_ / "spool/slurm_script", "x.cfg"},
+              with({{"SLURM_JOB_ID", "77"}, {"SLURM_JOB_NUM_NODES", "2"}, {"MICA_BIN", test::program_folder()}}));
+  for (int i = 0; i < 1000 && !fs::exists(folder_ / "asked"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
+  const Finished seen = child.wait(20);
+  EXPECT_EQ(seen.status, 75) << seen.output;
+  EXPECT_THAT(calls(), ElementsAre("srun [--mpi=list]", "scontrol [requeue] [77]"));
+}
+
 TEST_P(SlurmScripts, ASiteWithoutRequeueIsTold) {
   stand_in_srun("exit 75\n");
+  stand_in("sleep", "exit 0\n");
   stand_in("scontrol", "[ \"$1\" = show ] || exit 1\nprintf 'JobState=RUNNING\\n   Command=" + script(GetParam()) + "\\n'\n");
   const Finished seen = job({"x.cfg"});
   EXPECT_EQ(seen.status, 75);

@@ -47,7 +47,8 @@ const std::string kPml = "OMPI_MCA_pml", kHwloc = "HWLOC_COMPONENTS";
 const std::string kRanks = "OMPI_COMM_WORLD_SIZE", kRanksHere = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
 TEST(InitVariables, AreSetOnOneNodeAndTakenBack) {
-  const Environment environment({{kPml, std::nullopt}, {kHwloc, std::nullopt}, {kRanks, "4"}, {kRanksHere, "4"}});
+  const Environment environment(
+      {{kPml, std::nullopt}, {kHwloc, std::nullopt}, {kRanks, "4"}, {kRanksHere, "4"}, {"OMPI_MCA_btl", std::nullopt}});
   {
     const InitVariables variables;
     EXPECT_EQ(Environment::value_of(kPml), "ob1");
@@ -65,6 +66,15 @@ TEST(InitVariables, KeepWhatTheUserHasSet) {
     EXPECT_EQ(Environment::value_of(kHwloc), "no_os,stop");
   }
   EXPECT_EQ(Environment::value_of(kPml), "ucx");
+}
+
+// Those may lack the one for shared memory, which ob1 needs.
+TEST(InitVariables, LeaveOb1OutWhereBtlsAreChosen) {
+  const Environment environment(
+      {{kPml, std::nullopt}, {kHwloc, std::nullopt}, {kRanks, "2"}, {kRanksHere, "2"}, {"OMPI_MCA_btl", "^vader,tcp"}});
+  const InitVariables variables;
+  EXPECT_EQ(Environment::value_of(kPml), std::nullopt);
+  EXPECT_EQ(Environment::value_of(kHwloc), "no_os,stop");
 }
 
 TEST(InitVariables, AreNotSetOnSeveralNodesAndWithoutMpirun) {

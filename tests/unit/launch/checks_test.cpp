@@ -105,6 +105,8 @@ TEST(NodeSpeed, OnlyANodeFarFromTheOthersIsTold) {
               AllOf(StartsWith("node1 (rank 2) took 34 ms for products that the other nodes do in 11 ms"), HasSubstr("--exclude=node1")));
   EXPECT_THAT(of({times(10, 50), times(10, 60), times(10, 9), times(10, 10), times(11, 10), times(12, 12)}),
               StartsWith("node0 (rank 0) took 50 ms for copies of memory that"));
+  EXPECT_EQ(of({times(10, 40), times(10, 40), times(10, 10)}), "") << "one rank has the memory for itself";
+  EXPECT_THAT(of({times(40, 40), times(40, 40), times(10, 10)}), StartsWith("node0 (rank 0) took 40 ms for products"));
   EXPECT_TRUE(node_speed().asks_twice);
 }
 

@@ -36,11 +36,44 @@ TEST(InitWatch, AHostThatDoesNotAnswerEndsAllRanksOfTheNode) {
   in_own_network(kSilentNetwork, [] {
     const pid_t second = ::fork();
     if (second == 0) wait_in_init("10.9.8.2", "1");
-    EXPECT_EXIT(wait_in_init("10.9.8.2", "0"), ExitedWithCode(2),
+    EXPECT_EXIT(wait_in_init("10.9.8.2", "0"), ExitedWithCode(3),
                 "mica: error: .* cannot reach 10.9.8.2 at 10.9.8.2 from mica0 .*: no answer within 1 s: MPI does not start");
     int status = 0;
     EXPECT_EQ(::waitpid(second, &status, 0), second);
-    EXPECT_EQ(WEXITSTATUS(status), 2);
+    EXPECT_EQ(WEXITSTATUS(status), 3);
+    return !::testing::Test::HasFailure();
+  });
+}
+
+// Where the first rank is not there, another one looks, and says what it sees.
+TEST(InitWatch, ARankThatHearsNothingLooksItself) {
+  in_own_network(kSilentNetwork, [] {
+    EXPECT_EXIT(wait_in_init("10.9.8.2", "1"), ExitedWithCode(3), "mica: error: .* cannot reach 10.9.8.2");
+    return !::testing::Test::HasFailure();
+  });
+}
+
+// The others of a node do not look while its first rank does: hundreds of ranks at once would be a flood.
+TEST(InitWatch, TheFirstRankLooksForAllOfTheNode) {
+  in_own_network(kSilentNetwork + " && ip addr add 10.9.8.4/24 dev mica0 && ip link set lo up", [] {
+    const pid_t first = ::fork();
+    if (first == 0) wait_in_init("10.9.8.4", "0");  // this host: it refuses
+    EXPECT_EXIT(wait_in_init("10.9.8.2", "1"), ExitedWithCode(0), "^$");
+    int status = 0;
+    EXPECT_EQ(::waitpid(first, &status, 0), first);
+    EXPECT_EQ(status, 0);
+    return !::testing::Test::HasFailure();
+  });
+}
+
+TEST(InitWatch, MayBeTurnedOff) {
+  in_own_network(kSilentNetwork, [] {
+    EXPECT_EXIT(
+        {
+          ::setenv("MICA_INIT_WATCH", "off", 1);
+          wait_in_init("10.9.8.2", "0");
+        },
+        ExitedWithCode(0), "^$");
     return !::testing::Test::HasFailure();
   });
 }
