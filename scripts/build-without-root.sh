@@ -14,6 +14,7 @@ folder=$(cd "${1:-$here/build/without-root}" && pwd)
 env=$folder/env
 hdf5_url=https://support.hdfgroup.org/releases/hdf5/v1_14/v1_14_6/downloads/hdf5-1.14.6.tar.gz
 hdf5_sha256=e4defbac30f50d64e1556374aa49e574417c9e72c6b1de7a4ff88c4b1bea6e9b
+jobs=$("$here/scripts/build-jobs.sh")
 step() { printf '\n== %s\n' "$*"; }
 fail() { echo "mica: error: $*" >&2; exit 2; }
 
@@ -45,11 +46,13 @@ if [[ -z "${HDF5_ROOT:-}" ]]; then
   HDF5_ROOT=$folder/hdf5
   if [[ ! -e $HDF5_ROOT/lib/libhdf5.so ]]; then
     source=${HDF5_SOURCE:-$folder/${hdf5_url##*/}}
-    if [[ ! -e $source ]]; then
-      [[ -z "${HDF5_SOURCE:-}" ]] || fail "HDF5_SOURCE=$HDF5_SOURCE: no such file"
+    if [[ -n "${HDF5_SOURCE:-}" ]]; then
+      [[ -e $source ]] || fail "HDF5_SOURCE=$HDF5_SOURCE: no such file"
+    elif ! echo "$hdf5_sha256  $source" | sha256sum --check --status 2>/dev/null; then
+      advice="copy that file here and set HDF5_SOURCE=FILE, or set HDF5_ROOT=FOLDER to an installed HDF5"
       python -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$hdf5_url" "$source" ||
-        fail "cannot download $hdf5_url: copy that file here and set HDF5_SOURCE=FILE, or set HDF5_ROOT=FOLDER to an installed HDF5"
-      echo "$hdf5_sha256  $source" | sha256sum --check --quiet
+        fail "cannot download $hdf5_url: $advice"
+      echo "$hdf5_sha256  $source" | sha256sum --check --status || fail "$source is not what $hdf5_url should give (its SHA-256 differs): $advice"
     fi
     rm -rf "$folder/hdf5-source"
     mkdir "$folder/hdf5-source"
@@ -58,7 +61,7 @@ if [[ -z "${HDF5_ROOT:-}" ]]; then
     (cd "$folder/hdf5-source" &&
       ./configure --quiet --prefix="$HDF5_ROOT" --disable-static --disable-hl --disable-tests --disable-tools --with-zlib=no --with-szlib=no \
         >"$folder/hdf5.log" 2>&1 &&
-      make --silent -j"$(nproc)" install >>"$folder/hdf5.log" 2>&1) || fail "HDF5 could not be built: see $folder/hdf5.log"
+      make --silent -j"$jobs" install >>"$folder/hdf5.log" 2>&1) || fail "HDF5 could not be built: see $folder/hdf5.log"
   fi
 fi
 echo "$HDF5_ROOT"
@@ -67,7 +70,7 @@ step "3/3  Mica ($folder/mica)"
 # --fresh: an earlier run into this folder may have found other libraries.
 cmake --fresh -S "$here" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$folder/mica" -DMPI_HOME="$MPI_HOME" \
   -DHDF5_ROOT="$HDF5_ROOT" -DCMAKE_PREFIX_PATH="$env;$site/cmeel.prefix;$site/nlohmann_json" -DMICA_WITH_SENTENCEPIECE=OFF --log-level=WARNING
-cmake --build "$folder/build" --parallel "$(nproc)"
+cmake --build "$folder/build" --parallel "$jobs"
 cmake --install "$folder/build" >/dev/null
 cat <<EOT
 

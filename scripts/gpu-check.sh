@@ -83,7 +83,7 @@ RUN
 pack() {
   scripts/cudnn-frontend.sh
   cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
-  cmake --build --preset cuda --parallel "$(nproc)" --target apps/all gpu_tests
+  cmake --build --preset cuda --parallel "$(scripts/build-jobs.sh)" --target apps/all gpu_tests
   fill "${programs[@]}"
   build/cuda/bin/mica-tokenize --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
   tar -C build -I 'xz -T0 -2' -cf "$out.tar.xz" gpu-check

@@ -10,22 +10,19 @@ set -euo pipefail
 
 packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
           libdnnl-dev libopenblas-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev)
-if [[ "${1:-}" == "--tests" ]]; then
-  packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs clang-format-14 clang-tidy-16
-             faketime iproute2 chromium-headless-shell)
-fi
-
-if [[ "${1:-}" == "--cluster" ]]; then
-  packages+=(iproute2 util-linux slurm-wlm munge python3)
-fi
-
-if [[ "${1:-}" == "--fuzz" ]]; then
-  packages+=(clang-16 libclang-rt-16-dev)
-fi
-
-if [[ "${1:-}" == "--mpich" ]]; then
-  packages+=(mpich libmpich-dev)
-fi
+for flag in "$@"; do
+  case $flag in
+    --tests)
+      packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs clang-format-14 clang-tidy-16
+                 faketime iproute2 chromium-headless-shell) ;;
+    --cluster) packages+=(iproute2 util-linux slurm-wlm munge python3) ;;
+    --fuzz) packages+=(clang-16 libclang-rt-16-dev) ;;
+    --mpich) packages+=(mpich libmpich-dev) ;;
+    *)
+      echo "mica: error: unknown flag $flag, expected --tests, --cluster, --fuzz or --mpich" >&2
+      exit 2 ;;
+  esac
+done
 
 check_cmake() {   # CMake itself says only that it cannot read CMakePresets.json
   local version

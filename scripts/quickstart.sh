@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 
-jobs=$(nproc)
+jobs=$(scripts/build-jobs.sh)
 run=runs/quickstart
 step() { printf '\n== %s\n' "$*"; }
 

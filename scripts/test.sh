@@ -18,7 +18,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
-jobs=$(nproc)
+jobs=$(scripts/build-jobs.sh)
 flags=()
 emulate_cuda=OFF
 [[ "${CI:-}" != "true" ]] || { flags+=(-DMICA_WERROR=ON); emulate_cuda=ON; }

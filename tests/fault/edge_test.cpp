@@ -82,6 +82,7 @@ TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
   const Finished together = test::run(under_mpirun(2, {program("mica-train"), "--help"}));
   EXPECT_EQ(together.status, 0) << together.output;
   EXPECT_EQ(count_of(together.output, "Exit status:"), 1u) << "one process speaks";
+  EXPECT_THAT(together.output, HasSubstr("SIGUSR2, SIGHUP)"));
 }
 
 TEST_F(Edge, AFlagMayHaveItsValueBehindASpace) {
@@ -261,7 +262,8 @@ TEST_F(Edge, TheQuickstartReadsWhatTheUserNames) {
   const std::string copy = folder_ / "copy";
   fs::create_directories(copy + "/scripts");
   fs::create_directories(copy + "/build/release/bin");
-  for (const char* name : {"quickstart.sh", "environment.sh"}) fs::copy_file(kSource + "/scripts/" + name, copy + "/scripts/" + name);
+  for (const char* name : {"quickstart.sh", "environment.sh", "build-jobs.sh"})
+    fs::copy_file(kSource + "/scripts/" + name, copy + "/scripts/" + name);
   with_fakes(copy + "/scripts", {"install-packages.sh"});
   with_fakes(copy + "/build/release/bin", {"mica-tokenize", "mica-inspect", "mica-generate"});
   std::map<std::string, std::string> environment = with_fakes(folder_ / "bin", {"cmake"});

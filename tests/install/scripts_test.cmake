@@ -32,6 +32,8 @@ foreach(version 3.25.0 3.31.6-rc1 4.1.0)
   expect(0 "are installed" STAND_IN_VERSION=${version} "${SOURCE}/scripts/install-packages.sh")
 endforeach()
 
+expect(2 "mica: error: unknown flag --test, expected --tests" STAND_IN_VERSION=4.1.0 "${SOURCE}/scripts/install-packages.sh" --cluster --test)
+expect(0 "7" CMAKE_BUILD_PARALLEL_LEVEL=7 "${SOURCE}/scripts/build-jobs.sh")
 expect(2 "mica: error: python3 is Python 3.8.20, and the wheels need 3.9" "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
 expect(2 "mica: error: /nowhere/python3.11 is missing" PYTHON=/nowhere/python3.11 "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
 file(REMOVE_RECURSE "${WORK}")
