@@ -28,8 +28,8 @@ Turns text files into token files for mica-train: corpus.train.h5 for training a
   --vocab=...           The tokenizer; the program prints the model.vocab_size to set in the config.
        bytes            one token per byte, 256 ids, any encoding (the default)
        X/tokenizer.json Hugging Face's byte-level BPE (GPT-2, Llama 3); the ids are those of the tokenizers package. Each file
-                        begins and ends with the special tokens of the post_processor; if it has no end token, with
-                        <|endoftext|>, <|end_of_text|> or </s> if the vocabulary has one of them.
+                        begins and ends with the special tokens of the post_processor; if that has no end token, with
+                        <|endoftext|>, <|end_of_text|> or </s> if one of them is a special added token.
        X.model          SentencePiece; the whole file is one sentence and ends with the model's </s>, if it has one
   --out=corpus.h5       Output; .h5 becomes .train.h5 and .val.h5. The folder must exist.
   --val-fraction=0.1    Share of each file, at its end, that becomes validation data; cut at the end of a paragraph or
@@ -115,6 +115,7 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
   };
   print_mark("begins", tokenizer.start_of_document());
   print_mark("ends", tokenizer.end_of_document());
+  if (!tokenizer.end_of_document() && tokenizer.name() != "bytes") std::cout << "no token ends a document: the vocabulary names none\n";
   std::cout << fmt::format("vocabulary '{}': model.vocab_size={}\n", tokenizer.name(), tokenizer.vocab_size()) << std::flush;
   if (result.num_unknown > 0) {
     std::cerr << fmt::format("mica: warning: {} of {} tokens are <unk>: the vocabulary does not know this text\n", result.num_unknown,

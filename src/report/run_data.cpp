@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -71,16 +72,17 @@ class SkewMap {
  public:
   SkewMap(std::int64_t num_rows, const Detail& detail) : num_rows_(num_rows), detail_(detail) {}
 
-  void add(double step, const nlohmann::json& own) {
-    const auto num_ranks = static_cast<std::int64_t>(own.size());
-    num_ranks_ = std::max(num_ranks_, num_ranks);
-    const std::size_t bucket = bucket_of(next_++, num_rows_, std::min(num_rows_, detail_.num_columns));
-    if (bucket >= columns_.size()) columns_.resize(bucket + 1);
-    Column& column = columns_[bucket];
-    column.step = step;
-    if (column.own_ms.size() < own.size()) column.own_ms.resize(own.size(), 0);
-    for (std::size_t rank = 0; rank < own.size(); ++rank) {
-      if (own[rank].is_number()) column.own_ms[rank] = std::max(column.own_ms[rank], own[rank].get<double>());
+  /// @param row  of ranks. @param num_ranks  of the run
+  void add(const nlohmann::json& row, std::int64_t num_ranks) {
+    if (row.contains("own_ms") && row["own_ms"].is_array()) {
+      const nlohmann::json& own = row["own_ms"];
+      Column& column = next_column(row, std::ssize(own));
+      if (column.own_ms.size() < own.size()) column.own_ms.resize(own.size(), 0);
+      for (std::size_t rank = 0; rank < own.size(); ++rank) {
+        if (own[rank].is_number()) column.own_ms[rank] = std::max(column.own_ms[rank], own[rank].get<double>());
+      }
+    } else {
+      add_slowest(row, num_ranks);
     }
   }
 
@@ -89,32 +91,67 @@ class SkewMap {
     const std::int64_t ranks_per_row = (num_ranks_ + detail_.num_rows - 1) / detail_.num_rows;
     Json steps = Json::array(), cells = Json::array(), medians = Json::array();
     for (const Column& column : columns_) {
-      if (column.own_ms.empty()) continue;
+      if (column.own_ms.empty() && column.slowest.empty()) continue;
       steps.push_back(short_number(column.step));
       Json cell = Json::array();
-      for (std::size_t rank = 0; rank < column.own_ms.size(); rank += static_cast<std::size_t>(ranks_per_row)) {
-        const auto begin = column.own_ms.begin() + static_cast<std::ptrdiff_t>(rank);
-        const auto end = column.own_ms.end() - begin > ranks_per_row ? begin + ranks_per_row : column.own_ms.end();
+      const std::vector<double> all = column.all_own_ms();
+      for (std::size_t rank = 0; rank < all.size(); rank += static_cast<std::size_t>(ranks_per_row)) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank);
+        const auto end = all.end() - begin > ranks_per_row ? begin + ranks_per_row : all.end();
         cell.push_back(std::round(*std::max_element(begin, end) * 100) / 100);
       }
       cells.push_back(std::move(cell));
-      medians.push_back(short_number(median_of(column.own_ms)));
+      medians.push_back(short_number(median_of(all)));
     }
-    return {{"ranks", num_ranks_},
-            {"ranks_per_row", ranks_per_row},
-            {"step", std::move(steps)},
-            {"own_ms", std::move(cells)},
-            {"median_ms", std::move(medians)}};
+    return {{"ranks", num_ranks_},      {"ranks_per_row", ranks_per_row}, {"has_slowest_only", has_slowest_only_},
+            {"step", std::move(steps)}, {"own_ms", std::move(cells)},     {"median_ms", std::move(medians)}};
   }
 
  private:
   struct Column {
     double step = 0;
     std::vector<double> own_ms;  // by rank
+    // Of rows that name the slowest rank alone:
+    std::map<std::size_t, double> slowest;  // own ms by rank
+    std::size_t num_ranks = 0;
+    double median_ms = 0;
+
+    /// By rank; those that are not named are taken to be at the median.
+    [[nodiscard]] std::vector<double> all_own_ms() const {
+      if (slowest.empty()) return own_ms;
+      std::vector<double> all(std::max(num_ranks, own_ms.size()), median_ms);
+      for (std::size_t rank = 0; rank < own_ms.size(); ++rank) all[rank] = std::max(all[rank], own_ms[rank]);
+      for (const auto& [rank, ms] : slowest) all[rank] = std::max(all[rank], ms);
+      return all;
+    }
   };
+
+  Column& next_column(const nlohmann::json& row, std::int64_t num_ranks) {
+    num_ranks_ = std::max(num_ranks_, num_ranks);
+    const std::size_t bucket = bucket_of(next_++, num_rows_, std::min(num_rows_, detail_.num_columns));
+    if (bucket >= columns_.size()) columns_.resize(bucket + 1);
+    columns_[bucket].step = number_in(row, "step");
+    return columns_[bucket];
+  }
+
+  /// A row of more ranks than are listed.
+  void add_slowest(const nlohmann::json& row, std::int64_t num_ranks) {
+    constexpr std::int64_t kMostRanks = 1 << 20;
+    const std::int64_t slowest = integer_in(row, "slowest_rank");
+    const double median = number_in(row, "median_ms"), longest = number_in(row, "max_ms");
+    if (slowest < 0 || slowest >= num_ranks || num_ranks > kMostRanks || !std::isfinite(median) || !std::isfinite(longest)) return;
+    has_slowest_only_ = true;
+    Column& column = next_column(row, num_ranks);
+    column.num_ranks = std::max(column.num_ranks, static_cast<std::size_t>(num_ranks));
+    column.median_ms = std::max(column.median_ms, median);
+    double& own = column.slowest[static_cast<std::size_t>(slowest)];
+    own = std::max(own, longest);
+  }
+
   std::int64_t num_rows_;
   Detail detail_;
   std::int64_t next_ = 0, num_ranks_ = 0;
+  bool has_slowest_only_ = false;
   std::vector<Column> columns_;
 };
 
@@ -135,7 +172,7 @@ class RunReader {
     if (event == "step") return add_step(row);
     if (event == "eval") return add_eval(row);
     if (event == "ranks") {
-      if (row.contains("own_ms") && row["own_ms"].is_array()) skew_.add(number_in(row, "step"), row["own_ms"]);
+      skew_.add(row, started_.is_object() ? integer_in(started_, "ranks") : 0);
       return;
     }
     if (event == "memory") {
@@ -144,6 +181,8 @@ class RunReader {
     }
     if (event == "started") {
       started_ = row;
+      memory_ = nullptr;  // peaks of the launch before, perhaps on other ranks
+      step_peak_ = 0;
       add_event(row, "start", "started on " + std::to_string(integer_in(row, "ranks")) + " ranks, " + text_in(row, "version"));
     } else if (event == "checkpoint") {
       checkpoint_ms_ += std::max(0.0, or_zero(number_in(row, "stall_ms")));
@@ -200,6 +239,7 @@ class RunReader {
     loss_.add(loss, {place_.step, place_.tokens, place_.hours, loss});
     speed_.add(tokens_per_s, {place_.step, place_.tokens, place_.hours, tokens_per_s, number_in(row, "gflop_per_s")});
     last_ = row;
+    step_peak_ = integer_in(row, "peak_bytes");
     if (std::isfinite(tokens_per_s)) speeds_.push_back(tokens_per_s);
 
     const std::size_t bucket = bucket_of(next_++, num_steps_, num_buckets_);
@@ -250,7 +290,7 @@ class RunReader {
             {"measured", part(memory_, "peak_by_role")},
             {"planned_peak", started_.is_object() ? integer_in(started_, "planned_bytes") : 0},
             {"measured_peak", memory_.is_object() ? integer_in(memory_, "peak_bytes") : 0},
-            {"largest_rank_peak", last_.is_object() ? integer_in(last_, "peak_bytes") : 0}};
+            {"largest_rank_peak", step_peak_}};
   }
 
   [[nodiscard]] Json summary() const {
@@ -292,6 +332,7 @@ class RunReader {
   Place place_;
   bool has_split_ = false;
   nlohmann::json started_, memory_, last_;  // rows; null: there is none
+  std::int64_t step_peak_ = 0;              // of the launch's last step
   double eval_ms_ = 0, checkpoint_ms_ = 0, last_val_ = kNan, best_step_ = 0;
   std::optional<double> best_val_, time_;
   std::vector<Json> events_;

@@ -86,7 +86,11 @@ Command parse(const std::vector<std::string>& arguments) {
 /// The names of the runs' folders, or the whole path where two names are the same.
 std::vector<std::string> names_of(const std::vector<std::string>& runs) {
   std::map<std::string, int> counts;
-  const auto name_of = [](const std::string& run) { return fs::weakly_canonical(run).filename().string(); };
+  const auto name_of = [](const std::string& run) {
+    std::error_code error;  // reading the run says what is wrong with a folder
+    const fs::path path = fs::weakly_canonical(run, error);
+    return error ? run : path.filename().string();
+  };
   for (const std::string& run : runs) ++counts[name_of(run)];
   std::vector<std::string> names;
   for (const std::string& run : runs) names.push_back(counts[name_of(run)] == 1 ? name_of(run) : run);
@@ -149,7 +153,7 @@ ExitCode print_traces(const std::vector<std::string>& paths, std::ostream& out) 
   for (const std::string& path : paths) {
     const std::vector<std::string> files = trace_files(path);
     require<ConfigError>(!files.empty(), "{}: no trace-rank*.json; a run with --log.trace=FIRST-LAST writes them", path);
-    for (const std::string& file : files) out << summary_line(summarize_trace(file)) << "\n";
+    for (const std::string& file : files) out << (paths.size() > 1 ? path + ": " : "") << summary_line(summarize_trace(file)) << "\n";
   }
   return ExitCode::done;
 }

@@ -401,7 +401,13 @@ Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelin
   }
   std::ranges::sort(chosen);
   Json timelines = Json::array();
-  for (const std::size_t i : chosen) timelines.push_back(timeline(readable[i], all[i]));
+  for (const std::size_t i : chosen) {
+    try {
+      timelines.push_back(timeline(readable[i], all[i]));
+    } catch (const ConfigError& error) {  // replaced by a new launch meanwhile
+      left_out.emplace_back(error.what());
+    }
+  }
   return {{"ranks", std::move(summaries)}, {"timelines", std::move(timelines)}};
 }
 

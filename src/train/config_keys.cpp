@@ -201,7 +201,7 @@ std::vector<ConfigKey> make_keys() {
                     "has been silent for 60 s")),
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
-             "device to train on; auto: GPUs if every rank has one, else the CPU"),
+             "device to train on; auto: GPUs if every rank has one, the CPU if none has; refused if only some have"),
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
              "backend of collectives. mpi: on CPUs; shared: mpi, and the ranks of a node keep their fp32 masters in shared memory "
              "(/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl: on GPUs, one GPU per "

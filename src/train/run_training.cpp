@@ -39,7 +39,7 @@ More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/envir
 To resume a run that was stopped or killed, start the same command again: it continues from its newest complete checkpoint.
 
 Exit status: 0 done; 2 an error in the config or its files; 3 a failure at run time; 75 saved and stopped by a signal (SIGTERM,
-SIGINT, SIGUSR1, SIGUSR2), by train.max_hours or by the end of a Slurm job: requeue it. A second signal ends a run at once.
+SIGINT, SIGUSR1, SIGUSR2, SIGHUP), by train.max_hours or by the end of a Slurm job: requeue it. A second signal ends a run at once.
 
 In a config file, # begins a comment at the start of a line or after white space. Values, and items of lists, may be in double
 quotes, with \" and \\ for a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. Setting a key twice is an error.

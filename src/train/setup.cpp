@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/setup.hpp"
 
+#include <fmt/ranges.h>
+
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/host_comm.hpp"
 #include "mica/comm/mpi_group.hpp"

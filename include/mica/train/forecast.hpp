@@ -31,6 +31,7 @@ struct Forecast {
   double checkpoint_s = 0;  ///< to write one
   /// The interval that loses the least time to saves and failures (Young, 1974): sqrt(2 x save x time between failures).
   double best_checkpoint_interval_s = 0;
+  bool saves_at_best_interval = false;  ///< as goodput has it, since the config has no interval
   /// Share of the time that is not lost to saves and failures, with the config's interval or else the best one.
   double goodput = 0;
 

@@ -51,7 +51,7 @@ How tokens are chosen. These flags, --print-ids and --batch-size are for text on
   --dtype=fp32             dtype of parameters and activations: fp32, or bf16, which takes half the memory and time
   --batch-size=8           prompts at a time, on each rank. With more than 16, results differ in the last bits, as they do with
                            another number of threads
-  --threads=0              threads per rank; 0: its cores
+  --threads=0              threads per rank; 0: OMP_NUM_THREADS if it is set, otherwise the rank's cores
   --quiet                  no figures on standard error
   -h, --help, --version
 

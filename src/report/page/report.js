@@ -186,7 +186,8 @@
     columns.forEach((column, c) => column.forEach((v, r) => { if (excess(c, r) > most) { most = excess(c, r); worst = [c, r]; } }));
     const rankName = r => skew.ranks_per_row === 1 ? "rank " + r : `ranks ${r * skew.ranks_per_row} to ${Math.min(skew.ranks, (r + 1) * skew.ranks_per_row) - 1}`;
     $("skew-note").textContent = `A rank's own time per step, without waiting, compared with the median of all ${skew.ranks} ranks: the others wait for a red one. `
-      + `The most: ${rankName(worst[1])} up to step ${scaled(skew.step[worst[0]])}, ${ms(columns[worst[0]][worst[1]])}, ${digits(100 * most, 3)} % more than the median.`;
+      + `The most: ${rankName(worst[1])} up to step ${scaled(skew.step[worst[0]])}, ${ms(columns[worst[0]][worst[1]])}, ${digits(100 * most, 3)} % more than the median.`
+      + (skew.has_slowest_only ? " With more than 1,024 ranks only the slowest of each row is known; the others are drawn at the median." : "");
     const left = 58, bottom = 22, cell = Math.max(3, Math.min(22, 320 / rows)), height = rows * cell + bottom, full = Math.max(0.05, most);
     const {canvas, told, context, begin} = canvasOf(box, height, "Heat map of ranks and steps");
     let at = null, width = 0;

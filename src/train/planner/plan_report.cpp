@@ -65,7 +65,8 @@ std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int6
   text += '\n';
   line("checkpoint",
        fmt::format("{:.1f} s to write; the best interval is {}", f.checkpoint_s, format_duration(f.best_checkpoint_interval_s)));
-  line("goodput", fmt::format("{:.1f} % of the time, after saves and failures", 100 * f.goodput));
+  line("goodput", fmt::format("{:.1f} % of the time, after saves and failures{}", 100 * f.goodput,
+                              f.saves_at_best_interval ? ", if saved at that interval: the config names none" : ""));
   return text;
 }
 

@@ -9,11 +9,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
 #include "mica/data/token_file.hpp"
 #include "mica/data/tokenizer.hpp"
 
+#include "byte_level_json.hpp"
 #include "data_files.hpp"
 #include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
@@ -91,6 +93,19 @@ TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
             "<|begin_of_text|>To be, or not to be: that is the question.\n<|endoftext|>"
             "<|begin_of_text|>Whether 'tis nobler<|endoftext|>");
   EXPECT_LT(ids.size(), 40U);
+}
+
+TEST(MicaTokenize, SaysWhenNoTokenEndsADocument) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "ab");
+  nlohmann::json json = test::byte_level_json();
+  json["model"]["vocab"]["<|endoftext|>"] = 256;  // a token like others
+  write_text(folder / "tokenizer.json", json.dump());
+  const auto tokenize = [&](const std::string& vocab) {
+    return run(fmt::format("--vocab={1} --val-fraction=0 --overwrite --out={0}/c.h5 {0}/a.txt", folder.path(), vocab)).text;
+  };
+  EXPECT_THAT(tokenize(folder / "tokenizer.json"), HasSubstr("no token ends a document: the vocabulary names none"));
+  EXPECT_THAT(tokenize("bytes"), ::testing::Not(HasSubstr("no token")));
 }
 
 TEST(MicaTokenize, WarnsOfTextThatTheVocabularyDoesNotKnow) {

@@ -130,6 +130,45 @@ TEST_F(Report, TheMedianIsOfAllRanksWhereTheyShareRows) {
   EXPECT_EQ(skew["median_ms"], json({100}));
 }
 
+// With more than 1,024 ranks a row names the slowest one alone.
+TEST_F(Report, OfManyRanksTheSlowestIsShown) {
+  add_rows(R"({"event":"started","ranks":2000,"steps":9})"
+           "\n");
+  add_step(1, 3);
+  add_rows(R"({"event":"ranks","step":1,"min_ms":90,"median_ms":100,"max_ms":170,"slowest_rank":1999})"
+           "\n");
+  add_rows(R"({"event":"ranks","step":2,"min_ms":90,"median_ms":100,"max_ms":170,"slowest_rank":2000})"
+           "\n");
+  const json skew = run()["skew"];
+  EXPECT_EQ(skew["has_slowest_only"], true);
+  EXPECT_EQ(skew["ranks"], 2000);
+  EXPECT_EQ(skew["median_ms"], json({100}));
+  ASSERT_EQ(skew["own_ms"].size(), 1u) << "there is no rank 2000";
+  EXPECT_EQ(skew["own_ms"][0][0], 100);
+  EXPECT_EQ(skew["own_ms"][0].back(), 170);
+}
+
+// Until a launch has figures of its own, there are none beside its plan.
+TEST_F(Report, MemoryIsThatOfTheLastLaunch) {
+  const auto start = [&](int ranks) {
+    add_rows(fmt::format(R"({{"event":"started","ranks":{},"planned_bytes":500,"planned_by_role":{{"gradients":500}}}})", ranks) + "\n");
+  };
+  start(8);
+  add_step(1, 3, R"(,"peak_bytes":200)");
+  add_rows(R"({"event":"memory","step":1,"peak_bytes":190,"peak_by_role":{"gradients":190}})"
+           "\n");
+  EXPECT_EQ(run()["memory"]["measured_peak"], 190);
+  EXPECT_EQ(run()["memory"]["largest_rank_peak"], 200);
+  add_rows(R"({"event":"resumed","from":1,"checkpoint":"c","ranks":2})"
+           "\n");
+  start(2);
+  const json memory = run()["memory"];
+  EXPECT_EQ(memory["planned_peak"], 500);
+  EXPECT_EQ(memory["measured_peak"], 0);
+  EXPECT_EQ(memory["largest_rank_peak"], 0);
+  EXPECT_TRUE(memory["measured"].empty());
+}
+
 TEST_F(Report, NumbersThatJsonLacksAreGaps) {
   add_step(1, 3);
   add_rows(R"({"event":"step","step":2,"loss":"nan","tokens":100,"tokens_per_s":1000,"step_ms":100,"comm_wait_ms":20})"
@@ -215,6 +254,8 @@ TEST_F(Report, MistakesAreTold) {
   refused({"--out=x.html"}, "got none");
   refused({folder_.path()}, "--out=FILE.html");
   refused({folder_.path(), "--out=" + (folder_ / "x.html")}, "metrics.jsonl: No such file");
+  std::filesystem::create_symlink(folder_ / "loop", folder_ / "loop");
+  refused({folder_ / "loop", "--out=" + (folder_ / "x.html")}, "loop/metrics.jsonl: Too many levels of symbolic links");
   refused({folder_.path(), "--out=x.html", "--gflops-per-rank=-1"}, "--gflops-per-rank=-1 is not a number above 0");
   refused({folder_.path(), "--owt=x.html"}, "--owt=x.html");
   refused({folder_.path(), "--out=" + (folder_ / "none/x.html")}, "the folder " + (folder_ / "none") + " of --out=");
@@ -279,6 +320,10 @@ TEST_F(Report, AnInlineTraceHidesNothing) {
   EXPECT_EQ(run_report({"traces", folder_.path()}, said), ExitCode::done);
   EXPECT_EQ(said.str(),
             "rank 3: 1.00 ms traced, 2 collectives of 2.0 MiB took 0.42 ms, exposed 0.42 ms (42.0 % of the time), hidden 0 %\n");
+  said.str("");
+  EXPECT_EQ(run_report({"traces", folder_.path(), folder_ / "trace-rank3.json"}, said), ExitCode::done);
+  EXPECT_THAT(said.str(), HasSubstr(folder_.path() + ": rank 3: 1.00 ms traced"));
+  EXPECT_THAT(said.str(), HasSubstr((folder_ / "trace-rank3.json") + ": rank 3: 1.00 ms traced"));
   const json costly = run()["trace"]["timelines"][0]["costly"];
   ASSERT_EQ(costly.size(), 3u);
   EXPECT_EQ(costly[0], json({{"name", "all_gather h.0"}, {"num", 1}, {"kib", 2048}, {"ms", 0.4}, {"exposed_ms", 0.4}}));

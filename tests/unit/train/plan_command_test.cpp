@@ -134,6 +134,16 @@ TEST(PlanCommand, NeedsNoConfigBesideAModelsFolder) {
   EXPECT_THAT(error_of({"--model.init_from=/proc/nowhere", "--ranks=2", "--hardware=h100-80"}), HasSubstr("/proc/nowhere: no such folder"));
 }
 
+TEST(PlanCommand, SaysWhichIntervalOfSavesCounts) {
+  const auto plan = [](const std::string& flag) {
+    return output_of({config_path("gpt2-tiny-text"), "--ranks=8", "--hardware=a100-40", "--largest=false", flag});
+  };
+  const std::string words = "after saves and failures, if saved at that interval: the config names none";
+  EXPECT_THAT(plan("--checkpoint.interval=0"), HasSubstr(words));
+  EXPECT_THAT(plan("--checkpoint.interval=50"), ::testing::Not(HasSubstr(words)));
+  EXPECT_THAT(plan("--checkpoint.interval_minutes=50"), ::testing::Not(HasSubstr(words)));
+}
+
 TEST(PlanCommand, SaysThatOffloadingIsNotTimed) {
   const auto plan_on = [](const std::string& hardware, const std::string& flag) {
     return output_of({config_path("gpt2-tiny-text"), "--ranks=8", "--hardware=" + hardware, "--fsdp.cpu_offload=parameters", flag});
