@@ -10,6 +10,7 @@
 #include "mica/core/host.hpp"
 #include "mica/core/version.hpp"
 #include "mica/data/tokenizer_json.hpp"
+#include "mica/fsdp/replica_drift.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/launch/checks.hpp"
 #include "mica/train/trainer.hpp"

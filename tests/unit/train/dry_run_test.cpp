@@ -4,6 +4,7 @@
 #include <set>
 
 #include <fmt/ranges.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "unit/train/planned_runs.hpp"
