@@ -89,6 +89,7 @@ class SkewMap {
   [[nodiscard]] Json json() const {
     if (num_ranks_ == 0) return nullptr;
     const std::int64_t ranks_per_row = (num_ranks_ + detail_.num_rows - 1) / detail_.num_rows;
+    const bool has_slowest_only = std::ranges::any_of(columns_, [](const Column& column) { return !column.slowest.empty(); });
     Json steps = Json::array(), cells = Json::array(), medians = Json::array();
     for (const Column& column : columns_) {
       if (column.own_ms.empty() && column.slowest.empty()) continue;
@@ -103,7 +104,7 @@ class SkewMap {
       cells.push_back(std::move(cell));
       medians.push_back(short_number(median_of(all)));
     }
-    return {{"ranks", num_ranks_},      {"ranks_per_row", ranks_per_row}, {"has_slowest_only", has_slowest_only_},
+    return {{"ranks", num_ranks_},      {"ranks_per_row", ranks_per_row}, {"has_slowest_only", has_slowest_only},
             {"step", std::move(steps)}, {"own_ms", std::move(cells)},     {"median_ms", std::move(medians)}};
   }
 
@@ -140,7 +141,6 @@ class SkewMap {
     const std::int64_t slowest = integer_in(row, "slowest_rank");
     const double median = number_in(row, "median_ms"), longest = number_in(row, "max_ms");
     if (slowest < 0 || slowest >= num_ranks || num_ranks > kMostRanks || !std::isfinite(median) || !std::isfinite(longest)) return;
-    has_slowest_only_ = true;
     Column& column = next_column(row, num_ranks);
     column.num_ranks = std::max(column.num_ranks, static_cast<std::size_t>(num_ranks));
     column.median_ms = std::max(column.median_ms, median);
@@ -151,7 +151,6 @@ class SkewMap {
   std::int64_t num_rows_;
   Detail detail_;
   std::int64_t next_ = 0, num_ranks_ = 0;
-  bool has_slowest_only_ = false;
   std::vector<Column> columns_;
 };
 

@@ -166,10 +166,9 @@ void require_accumulates(const Config& config, const data::BatchPlan& plan) {
                        plan.accumulation);
 }
 
-bool saves_in_background(const Config& config) {
-  const Config::Checkpoint& checkpoint = config.checkpoint;
-  return checkpoint.async && (checkpoint.interval > 0 || checkpoint.interval_minutes > 0);
-}
+bool saves_at_intervals(const Config& config) { return config.checkpoint.interval > 0 || config.checkpoint.interval_minutes > 0; }
+
+bool saves_in_background(const Config& config) { return config.checkpoint.async && saves_at_intervals(config); }
 
 void require_trains(const Config& config, const nn::Module& module) {
   bool is_trained = false;

@@ -234,7 +234,7 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
 
 void Trainer::warn_of_no_checkpoints() const {
   constexpr std::int64_t kStepsToLose = 1000;
-  if (config_.checkpoint.interval > 0 || config_.checkpoint.interval_minutes > 0) return;
+  if (saves_at_intervals(config_)) return;
   if (config_.train.steps - start_step() < kStepsToLose) return;
   logger_.warn(
       "checkpoint.interval and checkpoint.interval_minutes are 0: nothing is saved before step {}, unless a signal or a time limit stops "

@@ -50,6 +50,8 @@ namespace mica::train {
 /// @throws ConfigError if the plan has several micro-batches per step, and may not
 void require_accumulates(const Config& config, const data::BatchPlan& plan);
 
+/// Whether checkpoints are made between the first step and the last, and not only where a run ends.
+[[nodiscard]] bool saves_at_intervals(const Config& config);
 /// Whether checkpoints are written from a copy of the model and the optimizer state: those between the first step and the last.
 [[nodiscard]] bool saves_in_background(const Config& config);
 

@@ -61,7 +61,7 @@ void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
   const plan::Hardware& h = cluster.hardware;
   const double mtbf_s = h.rank_mtbf_hours * 3600 / f.num_ranks;
   f.best_checkpoint_interval_s = std::sqrt(2 * f.checkpoint_s * mtbf_s);
-  f.saves_at_best_interval = config.checkpoint.interval == 0 && config.checkpoint.interval_minutes == 0;
+  f.saves_at_best_interval = !saves_at_intervals(config);
   const double interval_s = save_interval_s(config.checkpoint, f);
   if (interval_s <= 0) return;
   const double saving = config.checkpoint.async ? 0 : f.checkpoint_s / interval_s;
