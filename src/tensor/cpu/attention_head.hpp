@@ -155,18 +155,28 @@ template <class Work>
   const std::int64_t tensors = 4 * shape.batch * shape.seq_len * (shape.qkv_width() + 2 * shape.q_width());
   return std::max(std::int64_t{512} << 20, 2 * tensors);
 }
+/// As many threads as there are, or as take no more than most_shared_scratch().
 /// @param unshared  threads that would not have to share: they may take more memory
-[[nodiscard]] inline AttentionShares shares_of(const AttentionShape& shape, std::int64_t unshared, std::int64_t bytes_per_thread) {
-  const std::int64_t most = std::max(unshared, most_shared_scratch(shape) / bytes_per_thread);
-  return {shape, static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), most))};
+/// @param bytes  what shares take
+template <class Bytes>
+[[nodiscard]] AttentionShares shares_of(const AttentionShape& shape, std::int64_t unshared, Bytes bytes) {
+  const std::int64_t limit = most_shared_scratch(shape), of_one = bytes(AttentionShares(shape, 1));  // no thread takes less
+  auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), std::max(unshared, limit / of_one)));
+  while (threads > unshared && bytes(AttentionShares(shape, threads)) > limit) --threads;
+  return {shape, threads};
 }
+
 template <class Forward>
 [[nodiscard]] AttentionShares forward_shares(const AttentionShape& shape) {
-  return shares_of(shape, shape.batch * shape.heads, bytes_of<Forward>(shape, 1));
+  return shares_of(shape, shape.batch * shape.heads, [&](const AttentionShares& s) { return bytes_of<Forward>(shape, s.num_threads()); });
+}
+template <class Backward>
+[[nodiscard]] std::int64_t backward_bytes(const AttentionShape& shape, const AttentionShares& shares) {
+  return bytes_of<Backward>(shape, shares.num_threads()) + bytes_of<KeyGradients>(shape, shares.num_sums_before(shares.num_threads()));
 }
 template <class Backward>
 [[nodiscard]] AttentionShares backward_shares(const AttentionShape& shape) {
-  return shares_of(shape, shape.batch * shape.num_kv_heads(), bytes_of<Backward>(shape, 1) + bytes_of<KeyGradients>(shape, 2));
+  return shares_of(shape, shape.batch * shape.num_kv_heads(), [&](const AttentionShares& s) { return backward_bytes<Backward>(shape, s); });
 }
 
 template <class Forward>
@@ -195,8 +205,7 @@ void forward_heads(const AttentionShape& shape, const ConstQkv& in, TensorView y
 
 template <class Backward>
 [[nodiscard]] std::int64_t backward_scratch_bytes(const AttentionShape& shape) {
-  const AttentionShares shares = backward_shares<Backward>(shape);
-  return bytes_of<Backward>(shape, shares.num_threads()) + bytes_of<KeyGradients>(shape, shares.num_sums_before(shares.num_threads()));
+  return backward_bytes<Backward>(shape, backward_shares<Backward>(shape));
 }
 
 /// The same for a Backward: pack(rows, sums), and run(first, last, head), which adds to the sums. What threads have summed up of a group

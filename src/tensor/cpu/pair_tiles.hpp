@@ -26,6 +26,8 @@ struct PairTiles {
   /// Rows of `cols` bf16 (a multiple of kTilePad), ld pairs apart -> [ceil(rows / 2)][cols] pairs of rows 2k and 2k+1, zeros beside an odd
   /// last row.
   void (*interleave_rows)(const Pair* x, std::int64_t ld, std::int64_t rows, std::int64_t cols, Pair* dst, std::int64_t ldd);
+  /// Of bf16: to[c * ldt + r] = x[r * ldx + c] for r < rows and c < cols.
+  void (*transpose)(const void* x, std::int64_t ldx, std::int64_t rows, std::int64_t cols, void* to, std::int64_t ldt);
   /// As Tiles::softmax_rows, with the results in bf16 in p (p_stride pairs a row).
   void (*softmax_rows)(const float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols, float factor,
                        Pair* p, std::int64_t p_stride, float* shifts, float* sums);

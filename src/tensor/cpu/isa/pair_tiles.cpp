@@ -196,6 +196,68 @@ void thin_product(const void* w, std::int64_t ldw, const Pair* x, std::int64_t l
   thin_rows<kThinRows>(static_cast<const std::uint16_t*>(w), ldw, x, ldx, rows, k, cols, c, ldc);
 }
 
+constexpr std::int64_t kBlockRows = 32, kBlockCols = 8;
+
+/// Up to kBlockCols numbers of the rows `first`, first + 8, first + 16 and first + 24, a quarter of the register each; zeros for rows that
+/// are not there.
+MICA_INLINE __m512i load_quarters(const std::uint16_t* x, std::int64_t ldx, std::int64_t first, std::int64_t rows, __mmask8 cols) {
+  const auto quarter = [=](std::int64_t row) MICA_INLINE_LAMBDA {
+    return row < rows ? _mm_maskz_loadu_epi16(cols, x + row * ldx) : _mm_setzero_si128();
+  };
+  __m512i v = _mm512_castsi128_si512(quarter(first));
+  v = _mm512_inserti32x4(v, quarter(first + 8), 1);
+  v = _mm512_inserti32x4(v, quarter(first + 16), 2);
+  return _mm512_inserti32x4(v, quarter(first + 24), 3);
+}
+
+/// to[c * ldt + r] = x[r * ldx + c] for up to kBlockRows and kBlockCols: 8 x 8 numbers in each quarter of the registers, so that a register
+/// is a column in the end.
+MICA_INLINE void transpose_block(const std::uint16_t* x, std::int64_t ldx, std::int64_t rows, std::int64_t cols, std::uint16_t* to,
+                                 std::int64_t ldt) {
+  __m512i v[8], w[8];
+#pragma GCC unroll 8
+  for (int r = 0; r < 8; ++r) v[r] = load_quarters(x, ldx, r, rows, static_cast<__mmask8>((1U << cols) - 1U));
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    w[i] = _mm512_unpacklo_epi16(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi16(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    v[i] = _mm512_unpacklo_epi32(w[i], w[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi32(w[i], w[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi32(w[i + 1], w[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi32(w[i + 1], w[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    w[2 * i] = _mm512_unpacklo_epi64(v[i], v[i + 4]);
+    w[2 * i + 1] = _mm512_unpackhi_epi64(v[i], v[i + 4]);
+  }
+  const auto there = static_cast<__mmask32>((std::uint64_t{1} << rows) - 1U);
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; ++c) {
+    if (c < cols) _mm512_mask_storeu_epi16(to + c * ldt, there, w[c]);
+  }
+}
+
+void transpose(const void* x, std::int64_t ldx, std::int64_t rows, std::int64_t cols, void* to, std::int64_t ldt) {
+  const auto* from = static_cast<const std::uint16_t*>(x);
+  auto* turned = static_cast<std::uint16_t*>(to);
+  for (std::int64_t row = 0; row < rows; row += kBlockRows) {
+    const std::int64_t there = rows - row < kBlockRows ? rows - row : kBlockRows;
+    std::int64_t col = 0;
+    if (there == kBlockRows) {
+      for (; col + kBlockCols <= cols; col += kBlockCols) {
+        transpose_block(from + row * ldx + col, ldx, kBlockRows, kBlockCols, turned + col * ldt + row, ldt);
+      }
+    }
+    for (; col < cols; col += kBlockCols) {
+      transpose_block(from + row * ldx + col, ldx, there, cols - col < kBlockCols ? cols - col : kBlockCols, turned + col * ldt + row, ldt);
+    }
+  }
+}
+
 }  // namespace
 
 void install_pair_tiles(PairTiles& tiles) {
@@ -203,6 +265,7 @@ void install_pair_tiles(PairTiles& tiles) {
   tiles.multiply = multiply;
   tiles.load_rows = load_rows;
   tiles.interleave_rows = interleave_rows;
+  tiles.transpose = transpose;
   tiles.softmax_rows = softmax_rows;
   tiles.softmax_backward_columns = softmax_backward_columns;
 }
