@@ -160,21 +160,20 @@ TextWriter writer_with(const std::string& kinds) {
   return writer;
 }
 
-/// On rank 0: the replicas of a shard each read a part of its file.
+/// On rank 0: the replicas of a shard each read a part of its file. Without any sharded unit all ranks read parts of the first one: the
+/// others are empty.
 std::vector<std::string> split_among_replicas(const ReadRequest& request, const std::string& kinds) {
+  const MeshGeometry& geometry = request.mesh.geometry();
+  const bool is_sharded = std::ranges::any_of(request.manifest.units, [](const UnitEntry& unit) { return unit.shard_size > 1; });
   std::vector<std::string> to_each;
-  for (const int mesh_rank : request.mesh_ranks) {
-    const MeshGeometry& geometry = request.mesh.geometry();
-    const auto shard = static_cast<std::size_t>(geometry.shard_rank(mesh_rank));
-    TextWriter writer = writer_with(kinds);
-    if (shard >= request.manifest.files.size()) {  // no unit is sharded in the checkpoint or here
-      to_each.push_back(writer.take());
-      continue;
-    }
-    const FileEntry& file = request.manifest.files[shard];
+  for (std::size_t r = 0; r < request.mesh_ranks.size(); ++r) {
+    const int mesh_rank = request.mesh_ranks[r];
+    const FileEntry& file = request.manifest.files[is_sharded ? static_cast<std::size_t>(geometry.shard_rank(mesh_rank)) : 0];
+    const std::int64_t part = is_sharded ? geometry.replica_rank(mesh_rank) : static_cast<std::int64_t>(r);
+    const std::int64_t parts = is_sharded ? geometry.replicas : std::ssize(request.mesh_ranks);
     const std::int64_t blocks = num_blocks(file);
-    const std::int64_t replica = geometry.replica_rank(mesh_rank);
-    write_part(writer, file, {}, blocks * replica / geometry.replicas, blocks * (replica + 1) / geometry.replicas);
+    TextWriter writer = writer_with(kinds);
+    write_part(writer, file, {}, blocks * part / parts, blocks * (part + 1) / parts);
     to_each.push_back(writer.take());
   }
   return to_each;

@@ -177,6 +177,32 @@ TEST_P(Replicas, ShareTheReading) {
   }
 }
 
+// A run without sharding has all of its data in the first file: one rank read it and sent it to each of the others.
+TEST(UnshardedRun, AllRanksShareTheReading) {
+  constexpr int kRanks = 3;
+  ShardedOptions options;
+  options.fsdp.strategy = fsdp::Strategy::no_shard;
+  const test::Units units{{{"weight", Shape{1021, 3 * 2311}, true}, {"bias", Shape{13}}}};
+  const TemporaryFolder folder;
+  std::vector<std::int64_t> bytes(kRanks);
+  run_local_ranks(kRanks, [&](auto world) {
+    auto world2 = world->duplicate("loaded");
+    SavedModel saved(std::move(world), units, options);
+    saved.fill(7);
+    const SaveReport report = saved.save(folder.path(), 1);
+    SavedModel loaded(std::move(world2), units, options);
+    loaded.fill(8);
+    bytes[static_cast<std::size_t>(loaded.comm().rank())] = loaded.load(report.path).bytes;
+    EXPECT_EQ(loaded.bits(), saved.bits());
+  });
+  std::int64_t all = 0;
+  for (const FileEntry& file : read_manifest(folder / "checkpoints/step-00000001").files) {
+    for (const DatasetEntry& d : file.datasets) all += d.bytes;
+  }
+  for (const std::int64_t of_one : bytes) EXPECT_LE(of_one, all / kRanks + kBlockBytes);
+  EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}), all);
+}
+
 // The checksums of a large shard are most of its entry, which went whole to each of its readers: on thousands of ranks gigabytes.
 TEST(Entries, AReaderHearsTheChecksumsOfItsBlocksOnly) {
   constexpr int kRanks = 16;
