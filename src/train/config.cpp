@@ -273,6 +273,9 @@ void check_config(const Config& config) {
                        "train.deterministic = true needs train.gradient_sync = reduce_each, but it is {}: gradients that a rank adds up "
                        "before they are exchanged depend on the number of ranks",
                        config.train.gradient_sync);
+  require<ConfigError>(!config.train.deterministic || !config.fsdp.keep_low_precision_grads,
+                       "train.deterministic = true adds up all micro-batches before it divides, and fsdp.keep_low_precision_grads = true "
+                       "would round each sum: choose one");
   require<ConfigError>(!config.train.deterministic || config.train.reproducible,
                        "train.deterministic = true needs train.reproducible = true");
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,

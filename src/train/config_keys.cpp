@@ -291,7 +291,8 @@ std::vector<ConfigKey> make_keys() {
            "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not run "
            "has no gradient instead of zeros"),
       choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
-             "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is"),
+             "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is; fp16 takes what is below 6e-8 after "
+             "the division by the ranks for 0, and no loss scale prevents that"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
              "block: keep only each block's input and run its forward again in backward: less memory, about a third more time"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
@@ -347,7 +348,7 @@ std::vector<ConfigKey> make_keys() {
       renamed("train.accumulate",
               choice("train.gradient_sync", MICA_FIELD(train.gradient_sync), {"reduce_each", "no_sync"},
                      "gradient accumulation: reduce after each micro-batch, or keep gradients unsharded until the last (no_sync): less "
-                     "communication, more memory")),
+                     "communication, more memory; they are added up in fsdp.reduce_dtype: with many micro-batches use fp32")),
       flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 matrix products in TF32 (10 bits of mantissa) on tensor cores"),
       flag("train.f32_logits", MICA_FIELD(train.f32_logits),
            "GPUs: logits in fp32 whatever fsdp.param_dtype is; false: in param_dtype, as with PyTorch's autocast, which takes "

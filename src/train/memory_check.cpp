@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_check.hpp"
 
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
 #include <sys/statvfs.h>
 
 #include "mica/comm/host_comm.hpp"
@@ -11,10 +15,16 @@
 namespace mica::train {
 namespace {
 
-/// The keys that reduce activation memory.
+/// Keys that would reduce memory, as the end of a list.
 std::string memory_keys(const Config& config, const Device& device) {
-  const bool keeps = recompute_policy(config, device) == nn::Recompute::none;
-  return std::string(keeps ? "fsdp.recompute=cheap or " : "or ") + "fsdp.activation_checkpointing=block";
+  std::vector<std::string> keys;
+  if (config.fsdp.activation_checkpointing == "none") {
+    if (recompute_policy(config, device) == nn::Recompute::none) keys.emplace_back("fsdp.recompute=cheap");
+    keys.emplace_back("fsdp.activation_checkpointing=block");
+  }
+  if (config.fsdp.strategy != "full_shard" && device.mesh->world_size() > 1) keys.emplace_back("fsdp.strategy=full_shard");
+  if (config.optim.type == "adamw" && config.optim.state_dtype == "fp32" && !device.gpu) keys.emplace_back("optim.state_dtype=int8");
+  return keys.empty() ? "" : fmt::format(", or {}", fmt::join(keys, " or "));
 }
 
 void check_gpu_memory(const mpi::Communicator& world, const Config& config, const Device& device, const StartPlan& start) {
@@ -24,7 +34,7 @@ void check_gpu_memory(const mpi::Communicator& world, const Config& config, cons
     require<ConfigError>(
         needed <= left,
         "this run needs {} of GPU memory per rank{}, but {} has {} left of {}: use more GPUs, a smaller model, train.micro_batch or "
-        "train.seq_len, {}",
+        "train.seq_len{}",
         plan::format_bytes(start.memory.peak),
         device.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device.ranks_on_gpu) : "",
         device.gpu->name, plan::format_bytes(left), plan::format_bytes(device.gpu->memory_bytes), memory_keys(config, device));
@@ -60,7 +70,7 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   make_mpi_comm(world)->agree([&] {
     require<ConfigError>(share.needed <= share.limit.bytes,
                          "this run needs {} of memory per rank, {} for {} ranks of a node, but {} is {}: use more nodes, a higher limit "
-                         "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}{}",
+                         "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len{}{}",
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
                          plan::format_bytes(share.limit.bytes), memory_keys(config, device),
                          tables == 0 ? ""

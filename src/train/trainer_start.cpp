@@ -91,8 +91,8 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
                                     times.end("device and mesh");
                                     return Datasets::open(config);
                                   })),
-      data_fingerprint_(make_on_all_ranks(app.comm, [&] { return datasets_.train.fingerprint(); })),
-      val_fingerprint_(make_on_all_ranks(app.comm, [&] { return datasets_.val ? datasets_.val->fingerprint() : ""; })),
+      data_fingerprint_(app.comm.from_first_rank([&] { return datasets_.train.fingerprint(); })),
+      val_fingerprint_(app.comm.from_first_rank([&] { return datasets_.val ? datasets_.val->fingerprint() : ""; })),
       continuation_(make_on_all_ranks(app.comm,
                                       [&] {
                                         times.end("data");
@@ -147,6 +147,9 @@ void Trainer::check_disk() const {
     return std::string();
   });
 }
+
+/// [Note: roundings of dw] holds for micro-batches that add up in 16 bits, too.
+constexpr std::int64_t kMostRoundedSums = 16;
 
 void Trainer::print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const {
   if (!is_main()) return;
@@ -212,6 +215,16 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
     logger_.warn("train.drift_interval = {} has no effect here: no two ranks hold the same shard, so there is nothing to compare",
                  config_.train.drift_interval);
   }
+  if (!datasets_.val && config_.train.eval_interval > 0) {
+    logger_.warn("train.eval_interval = {} has no effect here: data.val is empty", config_.train.eval_interval);
+  }
+  if (const DType reduced = fsdp_options(config_).reduce_dtype();
+      config_.train.gradient_sync == "no_sync" && plan_.accumulation > kMostRoundedSums && dtype_bytes(reduced) == 2) {
+    logger_.warn(
+        "train.gradient_sync = no_sync adds up the gradients of {} micro-batches in {}, rounding after each: the later ones may count too "
+        "little; set fsdp.reduce_dtype=fp32, or train.gradient_sync=reduce_each",
+        plan_.accumulation, dtype_name(reduced));
+  }
   if (config_.train.deterministic && config_.mesh.threads == 0 && device_.num_threads > 1) {
     logger_.warn(
         "train.deterministic = true: the bits depend on the threads of a rank, too, which are {} here and others on another number "
@@ -251,7 +264,7 @@ void Trainer::warn_of_memory() const {
 }
 
 void Trainer::resume() {
-  model_.root->initialize({.seed = config_.run.seed, .zeros = start_point_.manifest.has_value()});
+  model_.root->initialize({.seed = config_.run.seed, .zeros = start_point_.manifest || !config_.model.init_from.empty()});
   times_.end("initialization");
   if (!start_point_.manifest) {
     init_parameters();

@@ -14,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// The error of a training of 2 ranks that may take 4 GiB. A rank needs less, two need more.
 std::string refusal(const std::vector<std::string>& flags) {
@@ -37,6 +38,12 @@ TEST(MemoryCgroup, ARunThatDoesNotFitItsLimitIsRefused) {
   EXPECT_THAT(error, AllOf(HasSubstr("2.26 GiB of memory per rank"), HasSubstr("for 2 ranks"), HasSubstr("mica_test_"),
                            HasSubstr("4.00 GiB"), HasSubstr("--mem")));
   EXPECT_THAT(error, AnyOf(HasSubstr("memory.limit_in_bytes of the cgroup"), HasSubstr("memory.max of the cgroup")));
+}
+
+// It advised what was set already.
+TEST(MemoryCgroup, TheRefusalNamesKeysThatWouldHelp) {
+  EXPECT_THAT(refusal({"--fsdp.strategy=no_shard", "--fsdp.activation_checkpointing=block"}),
+              AllOf(HasSubstr("or train.seq_len, or fsdp.strategy=full_shard"), Not(HasSubstr("checkpointing"))));
 }
 
 // Its pools alone would fit.

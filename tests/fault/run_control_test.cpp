@@ -114,6 +114,27 @@ TEST_F(RunControl, AComparisonOfReplicasThatAreNotThereIsSaid) {
   EXPECT_THAT(train({"--train.drift_interval=1", "--fsdp.strategy=no_shard"}).output, Not(HasSubstr(words)));
 }
 
+TEST_F(RunControl, EvaluationsWithoutDataAreSaid) {
+  EXPECT_THAT(train({"--train.eval_interval=2"}).output, HasSubstr("train.eval_interval = 2 has no effect here: data.val is empty"));
+  fs::remove_all(run_folder());
+  EXPECT_THAT(train({"--train.eval_interval=2", "--data.val=" + (folder_ / "tokens.bin")}).output, Not(HasSubstr("has no effect")));
+}
+
+// Each sum of bf16 loses what is less than half a step of it.
+TEST_F(RunControl, ManyRoundedSumsOfGradientsAreSaid) {
+  const auto output = [&](const std::string& global_batch, const std::string& dtype) {
+    fs::remove_all(run_folder());
+    const Finished run = train({"--train.steps=1", "--train.gradient_sync=no_sync", "--train.global_batch=" + global_batch,
+                                "--fsdp.param_dtype=bf16", "--fsdp.reduce_dtype=" + dtype});
+    EXPECT_EQ(run.status, 0) << run.output;
+    return run.output;
+  };
+  const std::string words = "adds up the gradients of 17 micro-batches in bf16";
+  EXPECT_THAT(output("68", "bf16"), HasSubstr(words));
+  EXPECT_THAT(output("64", "bf16"), Not(HasSubstr("adds up")));
+  EXPECT_THAT(output("68", "fp32"), Not(HasSubstr("adds up")));
+}
+
 TEST_F(RunControl, ATraceHoldsItsStepsAndNoOthers) {
   const auto optimizer_steps = [&](const std::string& range) {
     fs::remove_all(run_folder());

@@ -23,7 +23,7 @@ class BadStepJudge {
   /// @param losses  of this rank's micro-batches  @param grad_norm  of the whole model, before clipping
   [[nodiscard]] BadStep judge(const std::vector<float>& losses, double grad_norm) const;
   void count_good(double grad_norm);
-  /// "grad_norm = 12.5, 8.1 times its running mean 1.54"
+  /// "the gradient norm is 12.5, 8.1 times its running mean 1.54"
   [[nodiscard]] std::string describe(BadStep bad, double grad_norm) const;
 
   /// The running mean, as a checkpoint keeps it.

@@ -5,7 +5,7 @@
 
 namespace mica::train {
 
-/// mica-bench: `train|gemm|comm|checkpoint [--flags]`. JSON lines on standard output, a table on standard error, both
+/// mica-bench: `train|kernels|gemm|comm|overhead|checkpoint [--flags]`. JSON lines on standard output, a table on standard error, both
 /// from rank 0. @collective
 ExitCode run_bench(App& app);
 

@@ -41,7 +41,6 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// Two events with timing.
   void take_events(cudaEvent_t& begin, cudaEvent_t& end);
   /// Adds a collective that was enqueued. If the communication has ended meanwhile, it counts as failed.

@@ -52,7 +52,7 @@ LoadedModel::LoadedModel(App& app, const train::Config& config, const Logger& lo
   });
   fsdp::Root& root = fsdp::auto_wrap(*module_, *device_.device_mesh, options, is_alone ? fsdp::wrap_nothing() : train::wrap_policy(config));
   whole_ = make_storage(root, options.param_dtype(), context_);
-  root.initialize(config.run.seed);
+  root.initialize({.seed = config.run.seed, .zeros = true});
   report_ = checkpoint::init_from(config.model.init_from, train::model_description(config), root, app.comm);
 }
 
