@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -29,7 +31,7 @@ using Clock = EmergencySaver::Clock;
 constexpr std::chrono::milliseconds kPoll{20}, kSlowestPoll{1000};
 /// Limit for the slowest rank to write its file.
 constexpr std::chrono::minutes kMostWriting{10};
-constexpr std::string_view kClaim = "claim-", kPart = "part-";
+constexpr std::string_view kClaim = "claim-", kPart = "part-", kFailure = "failure-";
 
 std::string numbered(std::string_view prefix, int shard_rank) { return fmt::format("{}{:05}", prefix, shard_rank); }
 
@@ -44,6 +46,16 @@ int count_files(const std::string& folder, std::string_view prefix) {
   return found;
 }
 
+/// What ranks have said in this folder that cannot write what they claimed. Lists the folder, too.
+std::optional<std::string> failure_in(const std::string& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(kFailure) && !name.ends_with(".tmp")) return io::read_file(it->path());
+  }
+  return std::nullopt;
+}
+
 /// On NFS only as this node last saw the folder that it is in: open_folder() asks the server.
 bool exists(const std::string& path) {
   std::error_code none;
@@ -51,10 +63,11 @@ bool exists(const std::string& path) {
 }
 
 /// Polls less and less often, in the end once per `slowest`: when many nodes poll for a file that does not exist yet, they slow the file
-/// system down for the writers.
-void wait_until(const std::function<bool()>& is_done, std::chrono::milliseconds slowest) {
+/// system down for the writers. @param parts  where ranks say that they cannot write theirs, which is thrown
+void wait_until(const std::function<bool()>& is_done, const std::string& parts, std::chrono::milliseconds slowest) {
   const auto deadline = Clock::now() + kMostWriting;
   for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, slowest)) {
+    if (const std::optional<std::string> failure = failure_in(parts)) throw Error(*failure);
     require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
     std::this_thread::sleep_for(pause);
   }
@@ -157,22 +170,25 @@ SaveReport EmergencySaver::save() {
       is_mine = claim(step);
       claims = wait_for_claims(step, sees_later);
       if (claims == Claims::all && is_mine) {
-        job_->contents.step = step;
-        io::make_folder(temporary_of(step));
-        if (job_->contents.shard_rank == 0) {
-          index = std::async(std::launch::async, [this, step] { return write_model_index(temporary_of(step), job_->contents); });
-        }
-        write_part(step, report);
+        telling_others(step, [&] {
+          job_->contents.step = step;
+          io::make_folder(temporary_of(step));
+          if (job_->contents.shard_rank == 0) {
+            index = std::async(std::launch::async, [this, step] { return write_model_index(temporary_of(step), job_->contents); });
+          }
+          write_part(step, report);
+        });
       }
     }
     if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
       if (is_mine && job_->contents.shard_rank == 0) {
         // Only one rank waits here, and the launcher may leave it only a second.
-        wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); }, kPoll);
-        if (!has_checkpoint(done.step)) complete(done, index.get(), report);
+        const auto is_written = [&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); };
+        wait_until(is_written, parts, kPoll);
+        if (!has_checkpoint(done.step)) telling_others(done.step, [&] { complete(done, index.get(), report); });
       } else {
-        wait_until([&] { return has_checkpoint(done.step); }, kSlowestPoll);
+        wait_until([&] { return has_checkpoint(done.step); }, parts, kSlowestPoll);
       }
       if (!exists(report.path)) report.path = folder_of(++report.step);
       report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -225,6 +241,21 @@ EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool s
 bool EmergencySaver::wait_for_update(std::int64_t step) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, kPatience, [&] { return done_.step > step; });
+}
+
+void EmergencySaver::telling_others(std::int64_t step, const std::function<void()>& work) const {
+  const std::string told = claims_of(step) + "/" + numbered(kFailure, job_->contents.shard_rank);
+  std::error_code ignored;
+  fs::remove(told, ignored);  // of an earlier try
+  try {
+    work();
+  } catch (const std::exception& failure) {
+    try {
+      io::write_file_atomically(told, failure.what());
+    } catch (const std::exception&) {  // then they wait until their limit
+    }
+    throw;
+  }
 }
 
 void EmergencySaver::write_part(std::int64_t step, SaveReport& report) {

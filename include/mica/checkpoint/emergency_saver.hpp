@@ -84,6 +84,8 @@ class EmergencySaver {
   [[nodiscard]] Claims wait_for_claims(std::int64_t step, bool sees_later) const;
   /// @returns whether this rank finished a step after `step` within kPatience
   bool wait_for_update(std::int64_t step);
+  /// Leaves the text of an exception for the other ranks, which wait for this one's files, and throws it again.
+  void telling_others(std::int64_t step, const std::function<void()>& work) const;
   void write_part(std::int64_t step, SaveReport& report);
   void complete(const StepsDone& done, const FileEntry& index, SaveReport& report);
   /// Whether there is one of this step, or of the next one, which other ranks may have saved instead.

@@ -104,11 +104,10 @@ ExitCode run_generate(App& app) {
   std::int64_t context = 0;
   app.comm.agree([&] { context = context_of(command, config.model.context); });
   FoundTokenizer found;  // rank 0's
-  const std::string packed = app.comm.from_first_rank([&] {
+  const Inputs inputs = unpack(app.comm.from_first_rank([&] {
     found = open_tokenizer(command, config.model.vocab_size);
     return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = context}));
-  });
-  const Inputs inputs = unpack(packed);
+  }));
   if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
   LoadedModel model(app, config, logger);
   logger.info("{}: {:.1f} M parameters in {}, read in {:.1f} s; {}", model.report().source, static_cast<double>(model.report().numel) / 1e6,

@@ -5,9 +5,11 @@
 
 #include <barrier>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,12 +35,12 @@ constexpr int kRanks = 4;
 
 /// Two replicas of two shards, with a saver for each rank.
 struct TrainedRank {
-  TrainedRank(std::unique_ptr<ProcessGroup> world, const std::string& run)
+  TrainedRank(std::unique_ptr<ProcessGroup> world, const std::string& run, std::function<void()> check_owner = [] {})
       : model(std::move(world), test::odd_units(), {.fsdp = {.strategy = fsdp::Strategy::hybrid_shard}, .shard_size = 2}) {
     model.fill(4);
     SaveState state = model.state(4);
     state.run_id = "r0";
-    saver.emplace(run, state, [] {});
+    saver.emplace(run, state, std::move(check_owner));
   }
   /// A step, as far as a saver sees it.
   void update(std::int64_t step) {
@@ -231,6 +233,19 @@ TEST(EmergencySaver, AFolderThatAnotherJobHasTakenGetsNoCheckpoint) {
     model.fill(4);
     EmergencySaver saver(folder.path(), model.state(4), [] { throw Error("another job"); });
     EXPECT_THAT(error_of<Error>([&] { (void)saver.save(); }), HasSubstr("another job"));
+  });
+  EXPECT_FALSE(newest_complete(folder.path()).has_value());
+}
+
+// The other ranks waited ten minutes for its files.
+TEST(EmergencySaver, ARankThatCannotWriteTellsTheOthers) {
+  const TemporaryFolder folder;
+  std::barrier all(kRanks);
+  run_local_ranks(kRanks, [&](auto world) {
+    TrainedRank trained(std::move(world), folder.path(), [] { throw Error("the folder is another job's"); });
+    trained.update(5);
+    all.arrive_and_wait();
+    EXPECT_EQ(error_of<Error>([&] { (void)trained.saver->save(); }), "the folder is another job's");
   });
   EXPECT_FALSE(newest_complete(folder.path()).has_value());
 }
