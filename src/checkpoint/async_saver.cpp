@@ -8,7 +8,6 @@
 
 #include "mica/core/rounding.hpp"
 
-#include "block_workers.hpp"
 #include "save_job.hpp"
 #include "whole_tensors.hpp"
 
@@ -92,7 +91,6 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
     comm.agree([&] {
       copy(*job_, state.root->device_mesh());
       thread_ = std::jthread([this, decision] {
-        give_way();
         decision->wait(undecided);
         if (*decision == go) write();
       });

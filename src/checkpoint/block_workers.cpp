@@ -24,9 +24,10 @@ constexpr int kBackgroundNiceness = 15;
 /// Longer than a block takes on any disk fast enough to slow down a step, and short compared with a block on a slow disk.
 constexpr auto kLongestRest = std::chrono::milliseconds(20);
 
-}  // namespace
+/// Lowers this thread's priority for good: in Linux 0 is the calling thread. If the system refuses, nothing changes.
+void give_way() { (void)::setpriority(PRIO_PROCESS, 0, kBackgroundNiceness); }
 
-void give_way() { (void)::setpriority(PRIO_PROCESS, 0, kBackgroundNiceness); }  // in Linux 0 is the calling thread
+}  // namespace
 
 BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kBlockBytes))) {
   if (!memory_) throw std::bad_alloc();

@@ -39,9 +39,6 @@ struct WorkerPace {
   const std::atomic<bool>* is_awaited = nullptr;
 };
 
-/// Lowers this thread's priority for good, and that of threads which it makes. If the system refuses, nothing changes.
-void give_way();
-
 /// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a range of
 /// consecutive jobs in order, so that it reads or writes forward. If all jobs together move no more than a block (`bytes`), one thread
 /// is used, which is the caller's unless in the background. After an exception no more jobs are started, and that of the lowest failed

@@ -21,6 +21,7 @@
 
 #include "complete_checkpoint.hpp"
 #include "model_index.hpp"
+#include "shard_file.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -51,7 +52,11 @@ std::optional<std::string> failure_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(kFailure) && !name.ends_with(".tmp")) return io::read_file(it->path());
+    if (!name.starts_with(kFailure) || name.ends_with(".tmp")) continue;
+    try {
+      return io::read_file(it->path());
+    } catch (const IoError&) {  // that rank tries again
+    }
   }
   return std::nullopt;
 }
@@ -63,11 +68,11 @@ bool exists(const std::string& path) {
 }
 
 /// Polls less and less often, in the end once per `slowest`: when many nodes poll for a file that does not exist yet, they slow the file
-/// system down for the writers. @param parts  where ranks say that they cannot write theirs, which is thrown
-void wait_until(const std::function<bool()>& is_done, const std::string& parts, std::chrono::milliseconds slowest) {
+/// system down for the writers. @param check  throws if there is nothing more to wait for
+void wait_until(const std::function<bool()>& is_done, const std::function<void()>& check, std::chrono::milliseconds slowest) {
   const auto deadline = Clock::now() + kMostWriting;
   for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, slowest)) {
-    if (const std::optional<std::string> failure = failure_in(parts)) throw Error(*failure);
+    check();
     require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
     std::this_thread::sleep_for(pause);
   }
@@ -182,13 +187,18 @@ SaveReport EmergencySaver::save() {
     }
     if (claims == Claims::all || claims == Claims::saved) {
       const std::string parts = claims_of(done.step);
+      const auto fail_with_others = [&] {  // those that have gone on to the next step, too
+        for (const std::string& folder : {parts, claims_of(done.step + 1)}) {
+          if (const std::optional<std::string> failure = failure_in(folder)) throw Error(*failure);
+        }
+      };
       if (is_mine && job_->contents.shard_rank == 0) {
         // Only one rank waits here, and the launcher may leave it only a second.
         const auto is_written = [&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); };
-        wait_until(is_written, parts, kPoll);
+        wait_until(is_written, fail_with_others, kPoll);
         if (!has_checkpoint(done.step)) telling_others(done.step, [&] { complete(done, index.get(), report); });
       } else {
-        wait_until([&] { return has_checkpoint(done.step); }, parts, kSlowestPoll);
+        wait_until([&] { return has_checkpoint(done.step); }, fail_with_others, kSlowestPoll);
       }
       if (!exists(report.path)) report.path = folder_of(++report.step);
       report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -212,6 +222,8 @@ std::string EmergencySaver::folder_of(std::int64_t step) const { return checkpoi
 std::string EmergencySaver::claims_of(std::int64_t step) const {
   return fmt::format("{}.{}.claims.tmp", folder_of(step), job_->header.run_id);
 }
+
+std::string EmergencySaver::part_of(std::int64_t step, int shard_rank) const { return claims_of(step) + "/" + numbered(kPart, shard_rank); }
 
 std::string EmergencySaver::temporary_of(std::int64_t step) const {
   return fmt::format("{}.{}.emergency.tmp", folder_of(step), job_->header.run_id);
@@ -250,6 +262,9 @@ void EmergencySaver::telling_others(std::int64_t step, const std::function<void(
   try {
     work();
   } catch (const std::exception& failure) {
+    if (!exists(part_of(step, job_->contents.shard_rank))) {  // then a full disk has room for the text
+      fs::remove(temporary_of(step) + "/" + shard_file_name(job_->contents.run_id, step, job_->contents.shard_rank), ignored);
+    }
     try {
       io::write_file_atomically(told, failure.what());
     } catch (const std::exception&) {  // then they wait until their limit
@@ -260,8 +275,9 @@ void EmergencySaver::telling_others(std::int64_t step, const std::function<void(
 
 void EmergencySaver::write_part(std::int64_t step, SaveReport& report) {
   const auto start = Clock::now();
+  if (exists(part_of(step, job_->contents.shard_rank))) return;  // this is another try, since another rank has failed
   const FileEntry entry = write_shard_file(temporary_of(step), job_->contents, {});
-  io::write_file_atomically(claims_of(step) + "/" + numbered(kPart, entry.shard_rank), file_entry_text(entry));
+  io::write_file_atomically(part_of(step, job_->contents.shard_rank), file_entry_text(entry));
   report.shard_bytes = entry.bytes;
   report.write_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -270,7 +286,10 @@ void EmergencySaver::complete(const StepsDone& done, const FileEntry& index, Sav
   const std::int64_t step = done.step;
   std::vector<std::string> files;
   for (int shard = 0; shard < job_->header.shard_size; ++shard) {
-    files.push_back(io::read_file(claims_of(step) + "/" + numbered(kPart, shard)));
+    const std::string part = part_of(step, shard);
+    files.push_back(io::read_file(part));
+    std::error_code ignored;
+    fs::remove(part, ignored);  // if this fails, the files that it tells of go, too
   }
   Manifest& header = job_->header;
   header.step = step;

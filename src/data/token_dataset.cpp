@@ -164,18 +164,24 @@ std::string TokenDataset::fingerprint() const {
       add(is_scanned_ ? file.compute_checksum() : sample_checksum_of(file, kSamplesInFingerprint));
     }
   }
-  return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);
+  return described(crc);
 }
 
-std::uint32_t TokenDataset::sample_checksum() const {
+std::string TokenDataset::copy_fingerprint() const {
   constexpr std::int64_t kSamples = 4096;  // in all, if each of many files has a few
   const std::int64_t num_samples = std::clamp<std::int64_t>(kSamples / std::ssize(files_), 4, kSamplesInFingerprint);
   std::uint32_t crc = 0;
+  const auto add = [&](const auto& value) { crc = io::crc32c(&value, sizeof value, crc); };
   for (const TokenFile& file : files_) {
-    const std::uint32_t of_file = sample_checksum_of(file, num_samples);
-    crc = io::crc32c(&of_file, sizeof of_file, crc);
+    add(file.num_tokens());
+    if (const auto recorded = file.recorded_checksum()) add(*recorded);
+    add(is_scanned_ ? file.compute_checksum() : sample_checksum_of(file, num_samples));
   }
-  return crc;
+  return described(crc);
+}
+
+std::string TokenDataset::described(std::uint32_t crc) const {
+  return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);
 }
 
 /// Of samples spread over the file, the first and the last tokens included.

@@ -273,9 +273,11 @@ void check_config(const Config& config) {
                        "train.deterministic = true needs train.gradient_sync = reduce_each, but it is {}: gradients that a rank adds up "
                        "before they are exchanged depend on the number of ranks",
                        config.train.gradient_sync);
-  require<ConfigError>(!config.train.deterministic || !config.fsdp.keep_low_precision_grads,
+  const std::string& reduce_dtype = config.fsdp.reduce_dtype == "auto" ? config.fsdp.param_dtype : config.fsdp.reduce_dtype;
+  require<ConfigError>(!config.train.deterministic || !config.fsdp.keep_low_precision_grads || reduce_dtype == "fp32",
                        "train.deterministic = true adds up all micro-batches before it divides, and fsdp.keep_low_precision_grads = true "
-                       "would round each sum: choose one");
+                       "would round each sum to {}: choose one",
+                       reduce_dtype);
   require<ConfigError>(!config.train.deterministic || config.train.reproducible,
                        "train.deterministic = true needs train.reproducible = true");
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,

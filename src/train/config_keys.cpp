@@ -290,9 +290,10 @@ std::vector<ConfigKey> make_keys() {
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
            "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not run "
            "has no gradient instead of zeros"),
-      choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
-             "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is; fp16 takes what is below 6e-8 after "
-             "the division by the ranks for 0, and no loss scale prevents that"),
+      choice(
+          "fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
+          "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is; fp16 loses what is below 3e-8 after a "
+          "first division by about the root of the ranks, and there is a loss scale only where fsdp.param_dtype or reduce_dtype is fp16"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
              "block: keep only each block's input and run its forward again in backward: less memory, about a third more time"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},

@@ -22,7 +22,7 @@ std::string memory_keys(const Config& config, const Device& device) {
     if (recompute_policy(config, device) == nn::Recompute::none) keys.emplace_back("fsdp.recompute=cheap");
     keys.emplace_back("fsdp.activation_checkpointing=block");
   }
-  if (config.fsdp.strategy != "full_shard" && device.mesh->world_size() > 1) keys.emplace_back("fsdp.strategy=full_shard");
+  if (config.fsdp.strategy == "no_shard" && device.mesh->world_size() > 1) keys.emplace_back("fsdp.strategy=full_shard");
   if (config.optim.type == "adamw" && config.optim.state_dtype == "fp32" && !device.gpu) keys.emplace_back("optim.state_dtype=int8");
   return keys.empty() ? "" : fmt::format(", or {}", fmt::join(keys, " or "));
 }

@@ -126,10 +126,10 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
 void Trainer::check_same_data() const {
   const std::string advice = "copy one set of token files to all nodes, or use one on a file system that they share";
   std::vector<launch::Check> checks{launch::same_value(
-      "data.train", [&] { return fmt::format("{}, samples {:08x}", data_fingerprint_, datasets_.train.sample_checksum()); }, advice)};
+      "data.train", [&] { return datasets_.train.copy_fingerprint(); }, advice)};
   if (datasets_.val)
     checks.push_back(launch::same_value(
-        "data.val", [&] { return fmt::format("{}, samples {:08x}", val_fingerprint_, datasets_.val->sample_checksum()); }, advice));
+        "data.val", [&] { return datasets_.val->copy_fingerprint(); }, advice));
   launch::LaunchChecks(app_.world).run(checks);
 }
 
@@ -148,7 +148,7 @@ void Trainer::check_disk() const {
   });
 }
 
-/// [Note: roundings of dw] holds for micro-batches that add up in 16 bits, too.
+/// [Note: roundings of dw] holds for micro-batches that add up in bf16, too.
 constexpr std::int64_t kMostRoundedSums = 16;
 
 void Trainer::print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const {
@@ -218,12 +218,12 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
   if (!datasets_.val && config_.train.eval_interval > 0) {
     logger_.warn("train.eval_interval = {} has no effect here: data.val is empty", config_.train.eval_interval);
   }
-  if (const DType reduced = fsdp_options(config_).reduce_dtype();
-      config_.train.gradient_sync == "no_sync" && plan_.accumulation > kMostRoundedSums && dtype_bytes(reduced) == 2) {
+  if (config_.train.gradient_sync == "no_sync" && plan_.accumulation > kMostRoundedSums &&
+      fsdp_options(config_).reduce_dtype() == DType::bf16) {
     logger_.warn(
-        "train.gradient_sync = no_sync adds up the gradients of {} micro-batches in {}, rounding after each: the later ones may count too "
-        "little; set fsdp.reduce_dtype=fp32, or train.gradient_sync=reduce_each",
-        plan_.accumulation, dtype_name(reduced));
+        "train.gradient_sync = no_sync adds up the gradients of {} micro-batches in bf16, rounding after each: the later ones may count "
+        "too little; set fsdp.reduce_dtype=fp32",
+        plan_.accumulation);
   }
   if (config_.train.deterministic && config_.mesh.threads == 0 && device_.num_threads > 1) {
     logger_.warn(

@@ -38,7 +38,7 @@ struct StepsDone {
 /// - the StepsDone of the last update;
 /// - files. Each rank creates a claim file for its shard of its step (O_EXCL, so that one replica gets it), and writes when all
 ///   shards of that step have been claimed. Shard rank 0 waits for the others' parts, writes manifest.json and renames the folder,
-///   as a save does.
+///   as a save does. A rank that cannot write leaves a file with the reason, which ends the others' wait.
 /// Ranks of one replica are at most one update apart: an update needs the gradient's norm, to which each of them contributes when
 /// its own gradient is ready. So a rank that sees a claim for the next step lets its own update run, which waits for no other rank,
 /// and claims that step.
@@ -67,7 +67,8 @@ class EmergencySaver {
   void after_update(StepsDone done);
 
   /// Any thread, even while others are stuck in MPI. Returns when the checkpoint is complete, even if another rank completed it.
-  /// @throws Error if the surviving ranks do not hold all shards of one step, or an update does not end; IoError
+  /// @throws Error if the surviving ranks do not hold all shards of one step, an update does not end, or another rank could not write;
+  /// IoError. Then it may be called again.
   SaveReport save();
 
  private:
@@ -77,6 +78,8 @@ class EmergencySaver {
   /// Claims that were made under another id do not count.
   void set_run_id(const std::string& run_id);
   [[nodiscard]] std::string folder_of(std::int64_t step) const;
+  /// What a rank leaves there once its shard is written: its entry in the manifest.
+  [[nodiscard]] std::string part_of(std::int64_t step, int shard_rank) const;
   [[nodiscard]] std::string temporary_of(std::int64_t step) const;
   [[nodiscard]] std::string claims_of(std::int64_t step) const;
   /// @returns whether this rank is to write its shard

@@ -55,14 +55,14 @@ class TokenDataset final : public Dataset {
   /// holds; without one all tokens of a dataset that is scanned at open, or a sample of a larger one.
   [[nodiscard]] std::string fingerprint() const override;
 
-  /// A checksum of samples of the tokens themselves, spread over each file, whatever checksums the files hold. Of ranks whose copies
-  /// differ, it differs where the fingerprint may not.
-  [[nodiscard]] std::uint32_t sample_checksum() const;
+  /// The same of the copy of the files that this rank sees, to compare ranks: a few samples of each large file, whatever checksum it holds.
+  [[nodiscard]] std::string copy_fingerprint() const;
 
  private:
   TokenDataset() = default;
   /// Tokens [begin, begin + out.size()) of the dataset; may span files.
   void read_tokens(std::int64_t begin, std::span<std::int32_t> out) const;
+  [[nodiscard]] std::string described(std::uint32_t crc) const;
   [[nodiscard]] std::size_t file_of(std::int64_t position) const;
   [[nodiscard]] std::uint32_t sample_checksum_of(const TokenFile& file, std::int64_t num_samples) const;
 

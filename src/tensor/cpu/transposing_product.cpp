@@ -34,7 +34,9 @@ bool TransposingProduct::suits(const ProductSpec& s) {
 }
 
 TransposingProduct::TransposingProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), slice_rows_(std::min(spec.m, round_up(even_part(spec.m, std::max(kFewestTransposed, kTransposedBytes / (2 * spec.k))), kFewestTransposed))) {
+    : spec_(spec),
+      slice_rows_(
+          std::min(spec.m, round_up(even_part(spec.m, std::max(kFewestTransposed, kTransposedBytes / (2 * spec.k))), kFewestTransposed))) {
   slice_ = products.find(slice_spec(slice_rows_));
   const std::int64_t rest = spec.m % slice_rows_;
   last_slice_ = rest == 0 ? slice_ : products.find(slice_spec(rest));

@@ -7,8 +7,8 @@
 
 namespace mica::cpu {
 
-/// A product of bf16 with a transposed A whose stored rows are not dense, as is the weight gradient of a head's chunk: some of their columns at
-/// a time are transposed into scratch. With AMX, oneDNN 2 has a kernel only for dense rows, and takes twice as long for others.
+/// A product of bf16 with a transposed A whose stored rows are not dense, as is the weight gradient of a head's chunk: some of their
+/// columns at a time are transposed into scratch. With AMX, oneDNN 2 has a kernel only for dense rows, and takes twice as long for others.
 class TransposingProduct final : public Product {
  public:
   [[nodiscard]] static bool suits(const ProductSpec& spec);

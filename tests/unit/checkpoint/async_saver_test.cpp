@@ -3,7 +3,6 @@
 
 #include "mica/checkpoint/async_saver.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <filesystem>
@@ -12,7 +11,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
@@ -138,25 +136,6 @@ TEST(AsyncSaver, UsesItsMemoryAgainAndSavesOneAfterTheOther) {
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002"));
     EXPECT_EQ(trained.model.weights().pool().stats().peak_of(MemoryRole::snapshot), bytes);
   });
-}
-
-// Also what rank 0 does alone, and the wait for other ranks, which takes a whole core with some MPIs.
-TEST(AsyncSaver, ItsThreadGivesWayToTraining) {
-  const TemporaryFolder folder;
-  const int own = ::getpriority(PRIO_PROCESS, 0);
-  std::atomic<int> niceness{-1};
-  run_local_ranks(1, [&](auto world) {
-    Trained trained(std::move(world), test::small_units());
-    trained.model.fill(1);
-    SaveOptions options;
-    options.at_point = [&](std::string_view point) {
-      if (point == "before manifest") niceness = ::getpriority(PRIO_PROCESS, 0);
-    };
-    trained.start(folder.path(), 1, options);
-    trained.saver.wait();
-  });
-  EXPECT_EQ(niceness, std::max(own, 15));
-  EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(AsyncSaver, AFailureInTheBackgroundIsThrownOnEveryRankAndLeavesNothing) {

@@ -35,7 +35,8 @@ constexpr int kRanks = 4;
 
 /// Two replicas of two shards, with a saver for each rank.
 struct TrainedRank {
-  TrainedRank(std::unique_ptr<ProcessGroup> world, const std::string& run, std::function<void()> check_owner = [] {})
+  TrainedRank(
+      std::unique_ptr<ProcessGroup> world, const std::string& run, std::function<void()> check_owner = [] {})
       : model(std::move(world), test::odd_units(), {.fsdp = {.strategy = fsdp::Strategy::hybrid_shard}, .shard_size = 2}) {
     model.fill(4);
     SaveState state = model.state(4);
@@ -248,6 +249,30 @@ TEST(EmergencySaver, ARankThatCannotWriteTellsTheOthers) {
     EXPECT_EQ(error_of<Error>([&] { (void)trained.saver->save(); }), "the folder is another job's");
   });
   EXPECT_FALSE(newest_complete(folder.path()).has_value());
+}
+
+// As after a second signal: what was written is not written again, and what went with the failed folder is.
+TEST(EmergencySaver, AllMayTryAgain) {
+  const TemporaryFolder folder;
+  std::barrier all(kRanks);
+  run_local_ranks(kRanks, [&](auto world) {
+    bool fails = true;
+    TrainedRank trained(std::move(world), folder.path(), [&] {
+      if (std::exchange(fails, false)) throw Error("not yet");
+    });
+    trained.update(5);
+    all.arrive_and_wait();
+    EXPECT_EQ(error_of<Error>([&] { (void)trained.saver->save(); }), "not yet");
+    all.arrive_and_wait();
+    for (bool is_saved = false; !is_saved;) {
+      try {
+        is_saved = !trained.saver->save().path.empty();
+      } catch (const Error& failure) {  // rank 0's, until it has begun to try again
+        ASSERT_STREQ(failure.what(), "not yet");
+      }
+    }
+  });
+  EXPECT_THAT(verify(folder / "checkpoints/step-00000005").damage, IsEmpty());
 }
 
 // Checkpoints of the same steps, by the id that the run had before its rollback, may have been set aside.

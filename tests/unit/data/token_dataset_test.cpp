@@ -230,6 +230,25 @@ TEST(TokenDataset, FingerprintTellsDataApart) {
   EXPECT_NE(sampled("a.bin"), sampled("last.bin"));
 }
 
+// Ranks compare what they see, since only one of them takes the fingerprint.
+TEST(TokenDataset, CopiesThatDifferInOneTokenOrInLengthAreToldApart) {
+  const TemporaryFolder folder;
+  const auto open = [&](const std::string& name, std::int64_t scanned) {
+    return TokenDataset::open({.paths = {folder / name}, .seq_len = 4, .vocab_size = 65536, .scan_at_open_tokens = scanned})
+        .copy_fingerprint();
+  };
+  auto ids = counting_tokens<std::uint16_t>(100'000);
+  write_text(folder / "here.bin", bytes_of(ids));
+  ids[300] ^= 1;  // between two samples
+  write_text(folder / "there.bin", bytes_of(ids));
+  ids.pop_back();
+  write_text(folder / "shorter.bin", bytes_of(ids));
+  EXPECT_NE(open("here.bin", 100'000), open("there.bin", 100'000));
+  EXPECT_EQ(open("here.bin", 100), open("there.bin", 100)) << "samples only";
+  EXPECT_NE(open("there.bin", 100), open("shorter.bin", 100));
+  EXPECT_THAT(open("shorter.bin", 100), HasSubstr("99999 tokens in 1 file,"));
+}
+
 /// The number of a file's pages that are in memory.
 std::int64_t resident_pages(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

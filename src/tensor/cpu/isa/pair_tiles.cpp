@@ -201,9 +201,8 @@ constexpr std::int64_t kBlockRows = 32, kBlockCols = 8;
 /// Up to kBlockCols numbers of the rows `first`, first + 8, first + 16 and first + 24, a quarter of the register each; zeros for rows that
 /// are not there.
 MICA_INLINE __m512i load_quarters(const std::uint16_t* x, std::int64_t ldx, std::int64_t first, std::int64_t rows, __mmask8 cols) {
-  const auto quarter = [=](std::int64_t row) MICA_INLINE_LAMBDA {
-    return row < rows ? _mm_maskz_loadu_epi16(cols, x + row * ldx) : _mm_setzero_si128();
-  };
+  const auto quarter = [=](std::int64_t row)
+                           MICA_INLINE_LAMBDA { return row < rows ? _mm_maskz_loadu_epi16(cols, x + row * ldx) : _mm_setzero_si128(); };
   __m512i v = _mm512_castsi128_si512(quarter(first));
   v = _mm512_inserti32x4(v, quarter(first + 8), 1);
   v = _mm512_inserti32x4(v, quarter(first + 16), 2);
