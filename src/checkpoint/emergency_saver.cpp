@@ -47,7 +47,7 @@ int count_files(const std::string& folder, std::string_view prefix) {
   return found;
 }
 
-/// What ranks have said in this folder that cannot write what they claimed. Lists the folder, too.
+/// Why a rank could not write what it claimed, if one has said so in this folder. Lists the folder, too.
 std::optional<std::string> failure_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
