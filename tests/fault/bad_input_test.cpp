@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr double kSeconds = 60;  // also where others use the machine: what hangs does so for ever
+constexpr double kSecondsToRefuse = 60;  // also where others use the machine: what hangs does so for ever
 
 struct Case {
   std::string name;
@@ -43,7 +43,7 @@ void expect_refused(const Case& expected, const Finished& seen) {
 
 /// For jobs that fail after they have taken the run folder, which they share.
 void expect_refused_in_turn(const std::vector<Case>& cases) {
-  for (const Case& expected : cases) expect_refused(expected, test::run(expected.command, kSeconds));
+  for (const Case& expected : cases) expect_refused(expected, test::run(expected.command, kSecondsToRefuse));
 }
 
 /// Three at a time: launchers mostly sleep when a job fails.
@@ -53,7 +53,7 @@ void expect_all_refused(const std::vector<Case>& cases) {
     std::vector<std::future<Finished>> children;
     const std::size_t last = std::min(cases.size(), first + kAtOnce);
     for (std::size_t i = first; i < last; ++i) {
-      children.push_back(std::async(std::launch::async, [&cases, i] { return test::run(cases[i].command, kSeconds); }));
+      children.push_back(std::async(std::launch::async, [&cases, i] { return test::run(cases[i].command, kSecondsToRefuse); }));
     }
     for (std::size_t i = first; i < last; ++i) expect_refused(cases[i], children[i - first].get());
   }

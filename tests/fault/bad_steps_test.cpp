@@ -26,10 +26,6 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-constexpr std::int64_t kSeqLen = 12, kBatch = 12, kSteps = 20;
-constexpr std::int64_t kBadStep = 7;
-constexpr int kBadToken = 36;  // the data has smaller ones
-
 /// Overwrites `count` elements of a parameter, from `first` on, in a folder of safetensors files.
 void poison(const std::string& folder, const std::string& name, std::int64_t first, std::int64_t count, float value) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -52,7 +48,9 @@ void poison(const std::string& folder, const std::string& name, std::int64_t fir
 
 class BadSteps : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kWidth = 20;
+  static constexpr std::int64_t kSeqLen = 12, kBatch = 12, kSteps = 20, kWidth = 20;
+  static constexpr std::int64_t kBadStep = 7;
+  static constexpr int kBadToken = 36;  // the data has smaller ones
 
   BadSteps() {
     fs::copy(test::reference_path("hf_gpt2_untied"), folder_ / "hf");

@@ -21,7 +21,7 @@ struct Sample {
   std::vector<std::string> flags;
 };
 
-const std::map<std::string, Sample>& samples() {
+const std::map<std::string, Sample>& sample_configs() {
   static const std::map<std::string, Sample> all{
       {"gpt2-tiny-text", {2, {"--train.micro_batch=1"}}},
       {"hybrid-2x2", {4, {"--train.micro_batch=1", "--train.global_batch=8"}}},
@@ -41,14 +41,14 @@ TEST(Configs, EveryFileHasASample) {
     if (entry.path().extension() == ".cfg") names.insert(entry.path().stem().string());
   }
   std::set<std::string> known;
-  for (const auto& [name, sample] : samples()) known.insert(name);
+  for (const auto& [name, sample] : sample_configs()) known.insert(name);
   EXPECT_EQ(names, known);
 }
 
 TEST(Configs, RunForAStep) {
   TemporaryFolder folder;
   write_tokens(folder / "tokens.bin", 20'000);
-  for (const auto& [name, sample] : samples()) {
+  for (const auto& [name, sample] : sample_configs()) {
     SCOPED_TRACE(name);
     const std::string run_folder = folder / name;
     std::vector<std::string> flags = sample.flags;

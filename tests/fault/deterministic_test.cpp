@@ -10,10 +10,10 @@
 namespace mica::test {
 namespace {
 
-constexpr int kSteps = 6;
-
 class DeterministicRun : public ::testing::Test {
  protected:
+  static constexpr int kSteps = 6;
+
   void SetUp() override {
     write_tokens(folder_ / "tokens.bin", 20'000);
     write_text(folder_ / "run.cfg",

@@ -30,11 +30,6 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class Edge : public ::testing::Test {
  protected:
   Edge() {

@@ -23,7 +23,6 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 
-const std::string kReference = test::reference_path("");
 const std::regex kPeaks("peak of a rank ([0-9.]+) (.*) measured, ([0-9.]+) (.*) planned");
 constexpr double kTolerance = 2e-5;  // relative: fp32 over six steps, against float64
 
@@ -49,7 +48,7 @@ double mean_over(const json& values, const std::vector<std::size_t>& indices) {
 
 class Figures : public ::testing::Test {
  protected:
-  Figures() : reference_(json::parse(read_text(kReference + "training.json"))) {
+  Figures() : reference_(json::parse(read_text(reference_path("training.json")))) {
     for (const char* part : {"train", "val"}) {
       std::ofstream file(folder_ / (std::string(part) + ".bin"), std::ios::binary);
       for (const std::uint16_t token : reference_[part].get<std::vector<std::uint16_t>>()) {
@@ -59,8 +58,8 @@ class Figures : public ::testing::Test {
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 61\ncontext = 17\ntie_embeddings = true\n"
                "init_from = " +
-                   kReference +
-                   "hf_gpt2\n"
+                   reference_path("hf_gpt2") +
+                   "\n"
                    "[data]\ntrain = " +
                    (folder_ / "train.bin") + "\nval = " + (folder_ / "val.bin") +
                    "\norder = sequential\n"

@@ -28,7 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRanks = 3;
 constexpr double kTimeout = 2;  // mesh.timeout, in seconds
 
 std::int64_t num_hangs() { return std::max<std::int64_t>(1, environment_number("MICA_HANGS", 1)); }
@@ -44,6 +43,8 @@ int num_left_in_memory(const std::vector<pid_t>& pids) {
 
 class Hang : public ::testing::Test {
  protected:
+  static constexpr int kRanks = 3;
+
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
 
   /// mica-train, without an end of its own.

@@ -17,8 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kReference = test::reference_path("");
-
 class InitFrom : public ::testing::Test {
  protected:
   InitFrom() {
@@ -52,7 +50,7 @@ class InitFrom : public ::testing::Test {
 
 TEST_F(InitFrom, AHuggingFaceFolderGoesThroughARunWithEveryBit) {
   for (const std::string name : {"gpt2", "llama"}) {
-    const std::string hf = kReference + "hf_" + name;
+    const std::string hf = reference_path("hf_") + name;
     const Finished first = train(name, name, {"--model.init_from=" + hf});
     ASSERT_EQ(first.status, 0) << first.output;
     EXPECT_THAT(first.output, HasSubstr("parameters of Hugging Face folder " + hf));
@@ -73,7 +71,7 @@ TEST_F(InitFrom, AHuggingFaceFolderGoesThroughARunWithEveryBit) {
 
 // Ignored parameters are not the seed's: a checkpoint holds them, in their own type, and a run that ignores others goes on.
 TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
-  const std::string hf = kReference + "hf_gpt2";
+  const std::string hf = reference_path("hf_gpt2");
   const std::vector<std::string> ignore{"--model.init_from=" + hf, "--fsdp.ignore=*wpe*,*ln_f*", "--fsdp.param_dtype=bf16"};
   ASSERT_EQ(train("gpt2", "whole", ignore).status, 0);
   const auto diff = [&](const std::string& a, const std::string& b) { return test::run({program("mica-inspect"), "diff", a, b}); };
@@ -100,7 +98,7 @@ TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
 // Also root cannot read it: without the capabilities to do so.
 TEST_F(InitFrom, ATokenizerFileThatCannotBeReadIsTheUsersMistake) {
   const std::string hf = folder_ / "source";
-  std::filesystem::copy(kReference + "hf_gpt2", hf);
+  std::filesystem::copy(reference_path("hf_gpt2"), hf);
   write_text(hf + "/tokenizer.json", "{}\n");
   std::filesystem::permissions(hf + "/tokenizer.json", std::filesystem::perms::none);
   std::vector<std::string> command{program("mica-convert"), "hf-import", hf, folder_ / "imported"};
@@ -134,7 +132,7 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
   for (const std::string name : {"gpt2", "llama"}) {
     SCOPED_TRACE(name);
     const std::string hf = folder_ / (name + "-source");
-    fs::copy(kReference + "hf_" + name, hf);
+    fs::copy(reference_path("hf_") + name, hf);
     const std::string run = folder_ / (name + "-run");
     const auto train_alone = [&](const std::string& from, const std::string& to, int steps, const std::vector<std::string>& more = {}) {
       std::vector<std::string> command{program("mica-train"),
@@ -178,7 +176,7 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
 TEST_F(InitFrom, TheTokenizerGoesThroughRuns) {
   namespace fs = std::filesystem;
   const std::string hf = folder_ / "hf";
-  fs::copy(kReference + "hf_gpt2", hf);
+  fs::copy(reference_path("hf_gpt2"), hf);
   std::string config = read_text(hf + "/config.json");
   config.replace(config.find("\"eos_token_id\": null"), 20, "\"eos_token_id\": 60");
   write_text(hf + "/config.json", config);
@@ -219,7 +217,7 @@ TEST_F(InitFrom, TheTokenizerGoesThroughRuns) {
 }
 
 TEST_F(InitFrom, TokensOfAnotherTokenizerAreWarnedOf) {
-  const std::string json = kReference + "tokenizers/gpt2.tokenizer.json";
+  const std::string json = reference_path("tokenizers/gpt2.tokenizer.json");
   ASSERT_EQ(train("gpt2", "base", {"--model.vocab_size=3000"}).status, 0);
   ASSERT_EQ(convert({"hf-export", folder_ / "base", folder_ / "hf"}).status, 0);
   std::filesystem::copy_file(json, folder_ / "hf/tokenizer.json");
@@ -240,7 +238,7 @@ TEST_F(InitFrom, TokensOfAnotherTokenizerAreWarnedOf) {
 TEST_F(InitFrom, ALlamasContextMayDiffer) {
   for (const std::string context : {"16", "512"}) {
     const std::string run = "context-" + context;
-    const Finished seen = train("llama", run, {"--model.init_from=" + kReference + "hf_llama", "--model.context=" + context});
+    const Finished seen = train("llama", run, {"--model.init_from=" + reference_path("hf_llama"), "--model.context=" + context});
     ASSERT_EQ(seen.status, 0) << seen.output;
     EXPECT_THAT(read_text(folder_ / (run + "/config.resolved.cfg")), HasSubstr("\ncontext = " + context + "\n"));
   }
@@ -253,7 +251,7 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
     ASSERT_EQ(lines.size(), 1u) << seen.output;
     EXPECT_THAT(lines[0], HasSubstr(says));
   };
-  const std::string hf = "--model.init_from=" + kReference + "hf_gpt2";
+  const std::string hf = "--model.init_from=" + reference_path("hf_gpt2");
   expect(train("gpt2", "a", {hf, "--model.layers=3"}), "model.layers = 3, but");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a")) << "a refused config leaves no folder";
   // Keys of another model, all of them at once, and not what they would mean in the default architecture.
@@ -262,7 +260,7 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   expect(train("gpt2", "b", {hf, "--model.context=16"}), "model.context = 16, but");
   expect(test::run(under_mpirun(2, {program("mica-train"), "--data.train=" + (folder_ / "tokens.bin")})), "no config file");
   expect(train("gpt2", "c", {"--model.init_from=/proc/nowhere"}), "/proc/nowhere: no such folder");
-  expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import takes HF_FOLDER CHECKPOINT");
+  expect(convert({"hf-import", reference_path("hf_gpt2")}), "hf-import takes HF_FOLDER CHECKPOINT");
   expect(convert({"hf-import", "/proc/nowhere", folder_ / "x"}), "/proc/nowhere/config.json: no such file");
   expect(convert({"hf-export", folder_ / "none", folder_ / "x"}), "no such folder");
 }

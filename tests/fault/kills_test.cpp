@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRanks = 2;
-
 /// The step in the newest complete checkpoint's name; 0 for none.
 std::int64_t newest_step(const std::string& run) {
   const std::vector<std::string> all = checkpoints_of(run);
@@ -57,6 +55,7 @@ bool stop_inside_a_save(const std::string& run, const std::vector<pid_t>& ranks)
 class Kills : public ::testing::TestWithParam<bool> {};
 
 TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
+  constexpr int kRanks = 2;
   const bool in_background = GetParam();
   const std::int64_t num_kills = environment_number("MICA_KILLS", 40) / 2;  // half of them each way
   std::mt19937 random(static_cast<std::uint32_t>(environment_number("MICA_KILLS_SEED", 1)));

@@ -23,11 +23,6 @@ using ::testing::Not;
 
 using Words = std::vector<std::string>;
 
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// mpirun with a command of its own for each of two ranks.
 Words two_ranks(const Words& first, const Words& second) { return Words{"mpirun", "-np", "1"} + first + Words{":", "-np", "1"} + second; }
 

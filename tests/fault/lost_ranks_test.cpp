@@ -19,13 +19,14 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kRanks = 4;
-constexpr std::int64_t kSteps = 60;
 const std::vector<std::string> kGrid{"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"};
 
 /// The same bits on any number of ranks; no checkpoint before the last step.
 class LostRanks : public ::testing::Test {
  protected:
+  static constexpr int kRanks = 4;
+  static constexpr std::int64_t kSteps = 60;
+
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder();
     write_tokens(*folder_ / "tokens.bin", 50'000);

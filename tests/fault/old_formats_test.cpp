@@ -15,12 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kReference = test::reference_path("");
-
 /// The formats that have a stored sample: tests/reference/make_checkpoint_sample.sh makes it.
 std::vector<std::string> samples() {
   std::vector<std::string> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kReference)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(reference_path(""))) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("checkpoint_format_")) found.push_back(name);
   }
@@ -30,7 +28,7 @@ std::vector<std::string> samples() {
 
 class OldFormats : public ::testing::TestWithParam<std::string> {
  protected:
-  [[nodiscard]] static std::string sample() { return kReference + GetParam(); }
+  [[nodiscard]] static std::string sample() { return reference_path(GetParam()); }
 };
 
 TEST_P(OldFormats, AreResumedOnAnyRanks) {

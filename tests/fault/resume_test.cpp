@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRanks = 2;
-constexpr std::int64_t kSteps = 24;
-
 /// Large enough that steps and saves take milliseconds: a killer has to hit them.
 class Resume : public ::testing::Test {
  protected:
+  static constexpr int kRanks = 2;
+  static constexpr std::int64_t kSteps = 24;
+
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder();
     write_tokens(*folder_ / "tokens.bin", 50'000);

@@ -222,10 +222,13 @@ bool have_ended(const std::vector<pid_t>& pids, double limit_s) {
   return true;
 }
 
+std::vector<std::string> operator+(std::vector<std::string> command, const std::vector<std::string>& arguments) {
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command) {
-  std::vector<std::string> words{"mpirun", "-np", std::to_string(num_ranks)};
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
+  return std::vector<std::string>{"mpirun", "-np", std::to_string(num_ranks)} + command;
 }
 
 Finished run(const std::vector<std::string>& command, double limit_s) { return Child(command).wait(limit_s); }

@@ -64,6 +64,8 @@ class Child {
 /// Whether these processes are gone, or nobody has asked for their status yet, within the limit.
 [[nodiscard]] bool have_ended(const std::vector<pid_t>& pids, double limit_s);
 
+/// The words of both, one behind the other.
+[[nodiscard]] std::vector<std::string> operator+(std::vector<std::string> command, const std::vector<std::string>& arguments);
 /// mpirun -np RANKS PROGRAM ARGUMENTS...
 [[nodiscard]] std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command);
 /// Runs to the end.
