@@ -2,6 +2,7 @@
 #include "mica/train/dry_run.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "mica/checkpoint/async_saver.hpp"
@@ -24,7 +25,7 @@ class ZeroDataset final : public data::Dataset {
   [[nodiscard]] std::int64_t num_samples() const override { return num_samples_; }
   [[nodiscard]] const std::vector<data::SampleTensor>& tensors() const override { return tensors_; }
   void read(std::int64_t, std::span<const std::span<std::byte>> out) const override {
-    for (const std::span<std::byte>& each : out) std::ranges::fill(each, std::byte{0});
+    for (const std::span<std::byte>& each : out) std::memset(each.data(), 0, each.size());
   }
   [[nodiscard]] std::string fingerprint() const override { return "zeros"; }
 

@@ -249,10 +249,11 @@ TEST_F(Retention, ASaveOutlivesALockThatCannotBeReadForAWhile) {
   }
 }
 
-/// The same, but what BREAK did is mended, and the run told to stop, while it pauses for the last attempt.
+/// The same, but what BREAK did is mended, and the run told to stop, while it pauses for the last attempt. Until then it only trains on:
+/// other tests go first.
 constexpr const char* kStopInAPause = R"(
 mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
-"$@" & launcher=$!
+nice "$@" & launcher=$!
 until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
 eval "$BREAK"
 until grep -q 'attempt 3 of 4' "$DISK/run/log.txt" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
@@ -292,10 +293,10 @@ TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
   }
 }
 
-/// The disk stays full.
+/// The disk stays full. While it pauses, it only trains on: other tests go first.
 constexpr const char* kFull = R"(
 mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
-"$@" & launcher=$!
+nice "$@" & launcher=$!
 until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
 head -c 5000000 /dev/zero > "$DISK/ballast"
 wait $launcher

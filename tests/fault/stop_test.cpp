@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run is told to stop, by a signal or a time limit, at any moment of its life: it saves, ends with status 75 and goes on after the
+// A run is told to stop by a signal, at any moment of its life: it saves, ends with status 75 and goes on after the
 // step that it saved. A second signal ends it at once. Starts that get nowhere end by themselves.
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iomanip>
-#include <sstream>
 #include <string_view>
 #include <thread>
 
@@ -24,8 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
-using ::testing::ContainsRegex;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -50,31 +45,6 @@ bool wait_for_signal(pid_t pid, const std::string& kind, int signal, bool is_in 
 class Stop : public EndlessRun {
  protected:
   [[nodiscard]] std::string metrics() const { return run_folder() + "/metrics.jsonl"; }
-  /// Folders of saves that are not complete.
-  [[nodiscard]] std::vector<std::string> half_saves() const {
-    std::vector<std::string> found;
-    std::error_code none;
-    for (fs::directory_iterator it(run_folder() + "/checkpoints", none); !none && it != fs::directory_iterator(); it.increment(none)) {
-      if (it->path().extension() == ".tmp") found.push_back(it->path().filename().string());
-    }
-    return found;
-  }
-  /// It ended with status 75, saved after its last step, and goes on after that.
-  /// @param flags  of the run, beside run.cfg
-  void expect_saved_and_goes_on(const Finished& stopped, int num_ranks, std::vector<std::string> flags = {}) const {
-    EXPECT_EQ(stopped.status, 75) << stopped.output;
-    EXPECT_THAT(stopped.error_lines(), IsEmpty());
-    EXPECT_THAT(stopped.output, HasSubstr("start the same command again"));
-    ASSERT_GT(newest(), 0) << stopped.output;
-    EXPECT_EQ(step_lines(run_folder()).back().step, newest());
-    EXPECT_THAT(half_saves(), IsEmpty());
-    EXPECT_EQ(test::run({program("mica-inspect"), "verify", run_folder()}).status, 0);
-    const std::int64_t saved = newest();
-    flags.insert(flags.end(), {"--train.log_interval=1", "--train.steps=" + std::to_string(saved + 2)});
-    const Finished next = test::run(command(num_ranks, flags));
-    EXPECT_EQ(next.status, 0) << next.output;
-    EXPECT_EQ(first_progress_step(next.output), saved + 1);
-  }
 };
 
 TEST_F(Stop, ASignalToAnyRankSavesOnAll) {
@@ -284,79 +254,6 @@ TEST_F(Stop, TwoSignalsWithinASecondAreOneRequest) {
     if (is_in_time) expect_saved_and_goes_on(stopped, 2);
   }
   EXPECT_TRUE(is_in_time);
-}
-
-std::string in_seconds(int seconds) { return std::to_string(std::time(nullptr) + seconds); }
-
-TEST_F(Stop, ASlurmJobsEndIsKeptWithTimeToSpare) {
-  for (const int num_ranks : {2, 4}) {
-    fs::remove_all(run_folder());
-    const std::string end = in_seconds(20);
-    const Finished stopped = Child(command(num_ranks), {{"SLURM_JOB_END_TIME", end}, {"SLURM_JOB_ID", "7"}}).wait(100);
-    EXPECT_LT(std::time(nullptr), std::stoll(end)) << stopped.output;
-    EXPECT_THAT(stopped.output, AllOf(HasSubstr("limit    must end by 20"), HasSubstr("(SLURM_JOB_END_TIME)")));
-    EXPECT_THAT(stopped.output, HasSubstr("left before the limit (SLURM_JOB_END_TIME)"));
-    EXPECT_GT(stopped.seconds, 5) << "it does not end at once";
-    expect_saved_and_goes_on(stopped, num_ranks);
-  }
-}
-
-/// The time in "must end by 2030-03-17 18:46:40 UTC".
-std::time_t said_end(const std::string& output) {
-  constexpr std::string_view kBefore = "must end by ";
-  std::tm time{};
-  std::istringstream text(output.substr(std::min(output.size(), output.find(kBefore) + kBefore.size())));
-  text >> std::get_time(&time, "%Y-%m-%d %H:%M:%S");
-  EXPECT_TRUE(text) << output;
-  return ::timegm(&time);
-}
-
-// With slow steps, and background saves between them that take next to no time. A last step that takes many times as long as those before
-// it, since others use the cores, cannot be foreseen: such an attempt is made again.
-TEST_F(Stop, MaxHoursAreKeptAlike) {
-  const std::vector<std::string> slow{"--train.micro_batch=200", "--train.global_batch=40000", "--checkpoint.async=true",
-                                      "--checkpoint.interval_minutes=0.02"};
-  std::vector<std::string> flags = slow;
-  flags.emplace_back("--train.max_hours=0.004");  // 14.4 s
-  Finished stopped;
-  bool is_in_time = false;
-  for (int attempt = 0; attempt < 3 && !is_in_time; ++attempt) {
-    fs::remove_all(run_folder());
-    stopped = test::run(command(2, flags), 100);
-    is_in_time = std::time(nullptr) <= said_end(stopped.output);
-  }
-  EXPECT_TRUE(is_in_time) << stopped.output;
-  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the limit (train.max_hours)")));
-  EXPECT_THAT(stopped.output, ContainsRegex("a step and a save may take ([5-9]|[1-9][0-9]) s\n")) << "5 s for the end, and a step's time";
-  const std::string before_end = "a step and a save may take ";
-  const double needed = std::stod(stopped.output.substr(stopped.output.find(before_end) + before_end.size()));
-  EXPECT_GT(stopped.seconds, 14.4 - needed - 1) << "it does not end earlier than it must";
-  expect_saved_and_goes_on(stopped, 2, slow);
-}
-
-// The start waits 6 s for the owner of the lock.
-TEST_F(Stop, MaxHoursBeginWithTheLaunch) {
-  fs::create_directories(run_folder());
-  write_text(run_folder() + "/run.lock", "of a job elsewhere");
-  const Finished run = test::run(command(2, {"--train.max_hours=0.009", "--train.steps=2", "--run.take_over=true"}));
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_THAT(run.output, ContainsRegex(", in [12]?[0-9] s \\(train.max_hours\\)")) << "less than 32 s";
-}
-
-TEST_F(Stop, WhatSlurmSaysIsCheckedAndItsJobAloneLimitsNothing) {
-  const auto train_with = [&](const std::map<std::string, std::string>& environment) {
-    fs::remove_all(run_folder());
-    return Child(command(2, {"--train.steps=5"}), environment).wait();
-  };
-  const Finished job = train_with({{"SLURM_JOB_ID", "7"}});
-  EXPECT_EQ(job.status, 0) << job.output;
-  EXPECT_THAT(job.output, Not(HasSubstr("limit    ")));
-  const Finished past = train_with({{"SLURM_JOB_END_TIME", in_seconds(-100)}});
-  EXPECT_EQ(past.status, 0) << past.output;
-  EXPECT_THAT(past.output, HasSubstr("SLURM_JOB_END_TIME is ignored"));
-  const Finished bad = train_with({{"SLURM_JOB_END_TIME", "tomorrow"}});
-  EXPECT_EQ(bad.status, 2) << bad.output;
-  EXPECT_THAT(bad.error_lines(), ElementsAre(HasSubstr("SLURM_JOB_END_TIME is 'tomorrow', expected seconds since 1970")));
 }
 
 // Killed before anything was saved, or told to stop while it starts: a job that is queued again would do so for ever.
