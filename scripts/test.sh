@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs Mica's tests.
 #   scripts/test.sh                the default suite; CI runs it with the next two kinds, and then short fuzzing and the build for GPUs
-#   scripts/test.sh --extended     jobs under Slurm, installed trees, the documents' commands, mica-bench
+#   scripts/test.sh --extended     jobs under Slurm, six ranks, installed trees, the documents' commands, mica-bench
 #   scripts/test.sh --emulated-gpu tests of the GPU code on an emulated GPU
 #   scripts/test.sh -R NAME ...    arguments go to ctest
 #   scripts/test.sh --sanitizers [PRESET]  unit tests and a training on 2 ranks under address+undefined (preset debug) and thread

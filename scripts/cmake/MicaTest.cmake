@@ -4,6 +4,7 @@
 #   unit.MODULE.no_others, which fails when those leave out a test. The target unit_tests builds all of them.
 # mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [ARGS ...])
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
+#   More than 4 ranks are extended tests: they take their time on two cores.
 # mica_add_test(NAME name FILE file OF executable RANKS 1 2 4 ...)
 #   the same for one file of an executable of several, which mica_add_test_executable() has added.
 #   A test that is named X_OnSeveralRanks or X_OnTwoRanks runs on those alone.
@@ -155,7 +156,11 @@ function(mica_add_test)
     if(processors GREATER mica_whole_core)  # they would wait until nearly all other tests have ended
       set(processors ${mica_whole_core})
     endif()
-    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
+    set(labels mpi ${arg_LABELS})
+    if(ranks GREATER 4)
+      list(APPEND labels extended)
+    endif()
+    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "${labels}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
       COST ${ranks}  # large ones first: small ones fit beside the last of them
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
       ENVIRONMENT "${mica_mpi_environment};OMPI_MCA_orte_tmpdir_base=${launcher_files};PRTE_MCA_prte_tmpdir_base=${launcher_files}")
