@@ -18,6 +18,18 @@ constexpr std::int64_t kMostScratch = 16 << 20;
 
 std::int64_t sum_bytes(const ProductSpec& spec, std::int64_t rows) { return round_up(4 * rows * spec.n, 64); }
 
+std::int64_t rows_of_sums(const ProductSpec& spec) {
+  return std::min(spec.m, std::max(kFewestRows, round_down(kSumBytes / (4 * spec.n), kFewestRows)));
+}
+
+/// The product whose C are the sums.
+ProductSpec with_dense_sums(ProductSpec spec) {
+  spec.c = DType::f32;
+  spec.ldc = spec.n;
+  spec.accumulate = false;
+  return spec;
+}
+
 }  // namespace
 
 bool RoundedProduct::suits(const ProductSpec& s, std::int64_t scratch_bytes) {
@@ -25,34 +37,17 @@ bool RoundedProduct::suits(const ProductSpec& s, std::int64_t scratch_bytes) {
 }
 
 RoundedProduct::RoundedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), slice_rows_(std::min(spec.m, std::max(kFewestRows, round_down(kSumBytes / (4 * spec.n), kFewestRows)))) {
-  slice_ = products.find(slice_spec(slice_rows_));
-  const std::int64_t rest = spec.m % slice_rows_;
-  last_slice_ = rest == 0 ? slice_ : products.find(slice_spec(rest));
-}
+    : spec_(spec), parts_(with_dense_sums(spec), rows_of_sums(spec), products) {}
 
-std::int64_t RoundedProduct::scratch_bytes() const {
-  return sum_bytes(spec_, slice_rows_) + std::max(slice_->scratch_bytes(), last_slice_->scratch_bytes());
-}
-
-ProductSpec RoundedProduct::slice_spec(std::int64_t rows) const {
-  ProductSpec s = spec_;
-  s.m = rows;
-  s.c = DType::f32;
-  s.ldc = spec_.n;
-  s.accumulate = false;
-  return s;
-}
+std::int64_t RoundedProduct::scratch_bytes() const { return sum_bytes(spec_, parts_.rows()) + parts_.scratch_bytes(); }
 
 void RoundedProduct::run(const void* a, const void* b, const void* /*bias*/, void* c, void* scratch) const {
   auto* const sums = static_cast<float*>(scratch);
-  std::byte* const inner = static_cast<std::byte*>(scratch) + sum_bytes(spec_, slice_rows_);
-  for (std::int64_t first = 0; first < spec_.m; first += slice_rows_) {
-    const std::int64_t rows = std::min(slice_rows_, spec_.m - first);
-    const Product& product = rows == slice_rows_ ? *slice_ : *last_slice_;
+  std::byte* const inner = static_cast<std::byte*>(scratch) + sum_bytes(spec_, parts_.rows());
+  parts_.for_each([&](std::int64_t first, std::int64_t rows, const Product& product) {
     product.run(element_at(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, nullptr, sums, inner);
     round_rows(sums, rows, spec_.n, element_at(c, spec_.c, first * spec_.ldc), spec_.c, spec_.ldc, spec_.accumulate);
-  }
+  });
 }
 
 }  // namespace mica::cpu

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "products.hpp"
+#include "row_parts.hpp"
 
 namespace mica::cpu {
 
@@ -12,19 +11,16 @@ namespace mica::cpu {
 class TransposingProduct final : public Product {
  public:
   [[nodiscard]] static bool suits(const ProductSpec& spec);
-  /// @param products  makes the products of the slices
+  /// @param products  makes the products of the parts
   TransposingProduct(const ProductSpec& spec, Products& products);
   [[nodiscard]] std::int64_t scratch_bytes() const override;
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
 
  private:
-  [[nodiscard]] ProductSpec slice_spec(std::int64_t rows) const;
-  [[nodiscard]] std::int64_t slice_bytes() const;
+  [[nodiscard]] std::int64_t transposed_bytes() const;
 
   ProductSpec spec_;
-  std::int64_t slice_rows_;  // of C
-  std::shared_ptr<const Product> slice_;
-  std::shared_ptr<const Product> last_slice_;  // m need not divide
+  RowParts parts_;
 };
 
 }  // namespace mica::cpu
