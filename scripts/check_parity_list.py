@@ -37,8 +37,10 @@ def named_by(word):
 
 
 def is_built(path, listed):
-    """Whether the default build compiles a test file: unit tests are found by their folder, others are listed."""
+    """Whether the default build compiles a test file: those of tests/unit and tests/fault are found by their folder, others are listed."""
     parts = path.relative_to(TESTS).parts
+    if parts[0] == "fault":
+        return len(parts) == 2
     if parts[0] == "unit":
         return len(parts) == 3 or (len(parts) == 4 and parts[2] == "parity_list")
     return parts[0] != "gpu" and (path.name in listed or path.name.removesuffix("_test.cpp") in listed)

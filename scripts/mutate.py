@@ -10,7 +10,7 @@ how to write one and what to do with a survivor.
   scripts/mutate.py                        builds, tries every breakage, prints what survived
   scripts/mutate.py --only 1301 1305-1320  these only; --only train: those of tests/mutations/train.toml
   scripts/mutate.py --list                 what would be tried
-  scripts/mutate.py --check                is every listed text still in its file? (no build)
+  scripts/mutate.py --check                is every listed text still in its file, every test's executable there? (no build)
 
 Exit status: 0 when at least 97 % were noticed and each survivor is explained in the list (`survives`); 1 otherwise; 2 when
 the list is wrong, the build fails, or a test fails without a breakage.
@@ -330,6 +330,19 @@ def try_one(mutation, tree, seconds):
     return {"noticed_by": None}
 
 
+def check_executables(mutations):
+    """Every test's executable is one that the build knows: unit_ROOM, cluster_FILE, or a word of a CMakeLists.txt."""
+    known = {f"unit_{folder.name}" for folder in (ROOT / "tests" / "unit").iterdir()}
+    known |= {f"cluster_{path.stem.removesuffix('_test')}" for path in (ROOT / "tests" / "cluster").glob("*_test.cpp")}
+    for path in (ROOT / "tests").rglob("CMakeLists.txt"):
+        known |= set(re.findall(r"\w+_\w+", path.read_text()))
+    for m in mutations:
+        for text in m.tests:
+            executable = Command.parse(text).executable
+            if executable not in known and not executable.startswith("unit_gpu_"):
+                raise ListError(f"{m}: there is no test executable {executable}")
+
+
 def processor_flags():
     line = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return set(line[1].split()) if line else set()
@@ -381,7 +394,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="N", help="numbers, ranges of numbers (1301-1310) or names of lists")
     parser.add_argument("--list", action="store_true", help="prints the breakages and stops")
-    parser.add_argument("--check", action="store_true", help="looks up every text in its file and stops")
+    parser.add_argument("--check", action="store_true", help="looks up every text in its file and every executable, and stops")
     parser.add_argument("--build-only", action="store_true", help="stops before the first test")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at a time, and compilers (default: the cores)")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build" / "mutations",
@@ -395,6 +408,7 @@ def main():
             print(f"{m.number:5} {m.file}: {m.why}  [{', '.join(m.tests)}]")
         return 0
     if options.check:
+        check_executables(picked)
         files = by_file(picked)
         for file, those in files.items():
             source = (ROOT / file).read_text()
@@ -403,7 +417,7 @@ def main():
                     m.find(source)
             else:
                 with_switches(source, those)
-        print(f"{len(picked)} breakages in {len(files)} files: every text is in its place")
+        print(f"{len(picked)} breakages in {len(files)} files: every text and executable is in its place")
         return 0
     flags = processor_flags()
     for m in [m for m in picked if m.needs and m.needs not in flags]:

@@ -61,7 +61,7 @@ class Retention : public ::testing::Test {
                                             {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000",
                                              "--checkpoint.async=" + in_background, "--checkpoint.interval=300", "--optim.type=adamw"})),
         environment);
-    Finished stopped = child.wait(120);
+    Finished stopped = child.wait();
     EXPECT_NE(stopped.status, 99) << "no tmpfs can be mounted";
     EXPECT_EQ(stopped.status, 75) << stopped.output;
     const std::string kept = own / "disk.kept";
@@ -283,7 +283,7 @@ TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
                                              "--checkpoint.interval=1000000", "--optim.type=adamw", "--checkpoint.interval_minutes=0.05",
                                              "--train.micro_batch=16", "--train.global_batch=32"})),
                 environment);
-    const Finished stopped = child.wait(120);
+    const Finished stopped = child.wait();
     ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
     EXPECT_EQ(stopped.status, 75) << stopped.output;
     EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the next save replaces it"), HasSubstr("SIGUSR1 on rank 1")));
@@ -318,7 +318,7 @@ TEST_F(Retention, NoRoomIsToldBeforeAnythingIsWrittenAndAfterTheLastAttempt) {
         std::map<std::string, std::string>{{"DISK", disk}}));
   }
   for (const auto& child : children) {
-    const Finished full = child->wait(120);
+    const Finished full = child->wait();
     ASSERT_NE(full.status, 99) << "no tmpfs can be mounted\n" << full.output;
     EXPECT_EQ(full.status, 3) << full.output;
     ASSERT_EQ(full.error_lines().size(), 1U) << full.output;
