@@ -192,9 +192,7 @@ TEST_F(Stop, ASecondSignalEndsItAtOnce) {
     bool is_in_step = false;
     for (int attempt = 0; attempt < 10 && !is_in_step; ++attempt) {
       fs::remove_all(run_folder());
-      std::vector<std::string> words{program("mica-train"), folder_ / "run.cfg"};
-      words.insert(words.end(), kOneLongStep.begin(), kOneLongStep.end());
-      Child child(words);
+      Child child(std::vector<std::string>{program("mica-train"), folder_ / "run.cfg"} + kOneLongStep);
       const auto begin = Clock::now();
       while (!fs::exists(metrics()) && Clock::now() - begin < 30s) std::this_thread::sleep_for(2ms);
       std::this_thread::sleep_for(500ms);
