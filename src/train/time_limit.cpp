@@ -63,6 +63,12 @@ std::string TimeLimit::description(Seconds since_start) const {
                      format_duration(std::max(0.0, left(since_start).count())), reason_);
 }
 
+std::string TimeLimit::reason_to_stop(Seconds since_start, int num_saves) const {
+  return fmt::format("{} left before the limit ({}), and a step and {} may take {}",
+                     format_duration(std::max(0.0, left(since_start).count())), reason_,
+                     num_saves == 1 ? "a save" : fmt::format("{} saves", num_saves), format_duration(reserve(num_saves).count()));
+}
+
 void TimeLimit::note_steps(Seconds time) { longest_steps_ = std::max(longest_steps_, time); }
 
 void TimeLimit::note_save(Seconds time) { longest_save_ = std::max(longest_save_, time); }

@@ -31,10 +31,10 @@ void Trainer::estimate_save() {
 
 Request Trainer::agree_on_request(RequestPace& pace, std::int64_t at) {
   const Clock::time_point now = asked_at_ = Clock::now();
-  const int num_saves = saver_ && saver_->is_under_way() ? 2 : 1;
+  num_saves_to_do_ = saver_ && saver_->is_under_way() ? 2 : 1;
   Request mine = Request::none;
   if (is_main()) {  // rank 0's clock decides
-    mine = request_of_clocks(time_limit_, config_.checkpoint.interval_minutes, now - start_, now - last_save_begin_, num_saves);
+    mine = request_of_clocks(time_limit_, config_.checkpoint.interval_minutes, now - start_, now - last_save_begin_, num_saves_to_do_);
   }
   if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = std::max(mine, Request::look);
   if (StopSignal::received() != 0 || lacks_next_batch()) mine = Request::stop;
@@ -58,10 +58,7 @@ std::string Trainer::reason_to_stop() const {
   if (heard >= kRanks) return fmt::format("{} on rank {}", signal_name(static_cast<int>(heard / kRanks)), heard % kRanks);
   const std::int64_t lacking = app_.world.all_max(lacks_next_batch() ? app_.world.rank() : -1);
   if (lacking >= 0) return fmt::format("rank {} cannot read its next batch", lacking);
-  const TimeLimit::Seconds since_start = Clock::now() - start_;
-  return fmt::format("{} left before the limit ({}), and a step and a save may take {}",
-                     format_duration(std::max(0.0, time_limit_.left(since_start).count())), time_limit_.reason(),
-                     format_duration(time_limit_.reserve(1).count()));
+  return time_limit_.reason_to_stop(Clock::now() - start_, num_saves_to_do_);
 }
 
 }  // namespace mica::train

@@ -65,9 +65,10 @@ TEST_F(TimeLimit, MaxHoursAreKeptAlike) {
   }
   EXPECT_TRUE(is_in_time) << stopped.output;
   EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the limit (train.max_hours)")));
-  EXPECT_THAT(stopped.output, ContainsRegex("a step and a save may take ([5-9]|[1-9][0-9]) s\n")) << "5 s for the end, and a step's time";
-  const std::string before_end = "a step and a save may take ";
-  const double needed = std::stod(stopped.output.substr(stopped.output.find(before_end) + before_end.size()));
+  EXPECT_THAT(stopped.output, ContainsRegex("a step and (a save|2 saves) may take ([5-9]|[1-9][0-9]) s\n"))
+      << "5 s for the end, and a step";
+  const std::string before_needed = " may take ";
+  const double needed = std::stod(stopped.output.substr(stopped.output.rfind(before_needed) + before_needed.size()));
   EXPECT_GT(stopped.seconds, 14.4 - needed - 1) << "it does not end earlier than it must";
   expect_saved_and_goes_on(stopped, 2, slow);
 }

@@ -26,6 +26,8 @@ class TimeLimit {
   [[nodiscard]] bool is_set() const { return left_at_start_.count() < std::numeric_limits<double>::infinity(); }
   /// "train.max_hours", "SLURM_JOB_END_TIME"; empty without a limit.
   [[nodiscard]] const std::string& reason() const { return reason_; }
+  /// Why a run stops now: the time left, and reserve(). @param since_start  of the launch
+  [[nodiscard]] std::string reason_to_stop(Seconds since_start, int num_saves) const;
   /// One line for the log: when, how long until then, and why. Empty without a limit. @param since_start  of the launch
   [[nodiscard]] std::string description(Seconds since_start) const;
   /// Why the variable is ignored, if it is: it names a time in the past. Empty: it is not ignored.

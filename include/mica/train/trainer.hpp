@@ -221,6 +221,7 @@ class Trainer {
   Clock::time_point start_ = times_.mpi_init_at();
   TimeLimit time_limit_;                 ///< rank 0's
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
+  int num_saves_to_do_ = 1;              ///< until a stop, when the ranks last agreed: 2 with a background save under way
   std::int64_t evaluated_step_ = -1;     ///< the one of val_loss_; -1: none
   double val_loss_ = 0;
   std::string val_data_;               ///< Manifest::val_data, of val_loss_

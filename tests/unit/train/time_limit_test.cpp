@@ -70,6 +70,8 @@ TEST(TimeLimit, AStepAndASaveFitBeforeTheEnd) {
   EXPECT_TRUE(limit.is_near(3600s - 55s, 1));
   EXPECT_TRUE(limit.is_near(4000s, 1));
   EXPECT_TRUE(limit.is_near(3600s - 56s, 2));
+  EXPECT_EQ(limit.reason_to_stop(3600s - 54s, 1), "54 s left before the limit (train.max_hours), and a step and a save may take 55 s");
+  EXPECT_EQ(limit.reason_to_stop(3601s, 2), "0 s left before the limit (train.max_hours), and a step and 2 saves may take 1 min 40 s");
 }
 
 }  // namespace
