@@ -60,6 +60,17 @@ bool onednn_uses(dnnl::cpu_isa isa) {
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & features) == features;
 }
 
+bool onednn_reads_in_place(const ProductSpec& spec) {
+#if DNNL_VERSION_MAJOR >= 3
+  static_cast<void>(spec);
+  return false;  // not measured
+#else
+  constexpr double kMostInverse = 0.0038;
+  return onednn_uses(dnnl::cpu_isa::avx2) && !onednn_uses(dnnl::cpu_isa::avx512_core) &&
+         1.0 / static_cast<double>(spec.m) + 1.0 / static_cast<double>(spec.n) >= kMostInverse;
+#endif
+}
+
 bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   if (spec.a != spec.b) return false;
   if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;

@@ -14,6 +14,10 @@ namespace mica::cpu {
 /// out.
 [[nodiscard]] bool onednn_uses(dnnl::cpu_isa isa);
 
+/// Whether oneDNN 2 reads the operands of a product of f32 where they are, as with AVX2 where copies of them would take as long as the
+/// product of few rows or columns. Its source: src/cpu/x64/gemm/gemm_driver.cpp.
+[[nodiscard]] bool onednn_reads_in_place(const ProductSpec& spec);
+
 /// Whether oneDNN's matmul has a fast implementation of these dtypes (bf16: given the instructions).
 [[nodiscard]] bool onednn_supports(const ProductSpec& spec, bool native_bf16);
 

@@ -17,8 +17,8 @@ namespace mica::cpu {
   return static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
 }
 
-/// Rows of a multiple of so many floats share lines of a first-level cache. See [Note: rows 2 KiB apart].
-constexpr std::int64_t kRowsApart = 2048 / 4;
+/// Rows of a multiple of so many floats share lines of a first-level cache. See [Note: rows 1 KiB apart].
+constexpr std::int64_t kRowsApart = 1024 / 4;
 /// Floats from one row of `cols` to the next with which they do not.
 [[nodiscard]] constexpr std::int64_t spaced(std::int64_t cols) {
   constexpr std::int64_t kLine = 64 / 4;

@@ -15,6 +15,7 @@
 #include "onednn_product.hpp"
 #include "respaced_product.hpp"
 #include "rounded_product.hpp"
+#include "sliced_product.hpp"
 #include "thin_product.hpp"
 #include "transposing_product.hpp"
 
@@ -44,6 +45,7 @@ std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   if (ThinProduct::suits(spec)) return std::make_unique<ThinProduct>(spec);
   if (!onednn_supports(spec, native_bf16_)) return std::make_unique<ConvertedProduct>(spec, *this);
   if (RespacedProduct::suits(spec)) return std::make_unique<RespacedProduct>(spec, *this);
+  if (SlicedProduct::suits(spec)) return std::make_unique<SlicedProduct>(spec, *this);
   if (TransposingProduct::suits(spec)) return std::make_unique<TransposingProduct>(spec, *this);
   const auto begin = std::chrono::steady_clock::now();
   auto product = std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);

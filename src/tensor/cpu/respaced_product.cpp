@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <dnnl.hpp>
-
 #include "mica/core/rounding.hpp"
 
 #include "onednn_product.hpp"
@@ -18,20 +16,10 @@ namespace {
 
 /// A slice of B stays in the last-level cache until it is used. Shorter slices would add to C more often.
 constexpr std::int64_t kRespacedBytes = 8 << 20;
-/// Fewer rows are not worth a copy of B.
-constexpr std::int64_t kFewestRespaced = 32;
+constexpr std::int64_t kFewestColumns = 512;
 
-/// oneDNN 2, src/cpu/x64/gemm/gemm_driver.cpp: whether the kernels of AVX2 read operands in place, since a copy would take as long.
-bool is_read_in_place(const ProductSpec& s) {
-#if DNNL_VERSION_MAJOR >= 3
-  static_cast<void>(s);
-  return false;
-#else
-  constexpr double kMostInverse = 0.0038;
-  return onednn_uses(dnnl::cpu_isa::avx2) && !onednn_uses(dnnl::cpu_isa::avx512_core) &&
-         1.0 / static_cast<double>(s.m) + 1.0 / static_cast<double>(s.n) >= kMostInverse;
-#endif
-}
+/// Fewer rows are not worth a copy of B.
+std::int64_t fewest_rows(std::int64_t ldb) { return ldb % (2 * kRowsApart) == 0 ? 32 : 128; }
 
 ProductSpec with_ldb(ProductSpec spec, std::int64_t ldb) {
   spec.ldb = ldb;
@@ -41,8 +29,8 @@ ProductSpec with_ldb(ProductSpec spec, std::int64_t ldb) {
 }  // namespace
 
 bool RespacedProduct::suits(const ProductSpec& s) {
-  return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.m >= kFewestRespaced && s.k > 0 &&
-         s.n >= kRowsApart && s.ldb % kRowsApart == 0 && is_read_in_place(s);
+  return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.k > 0 && s.n >= kFewestColumns &&
+         s.ldb % kRowsApart == 0 && s.m >= fewest_rows(s.ldb) && onednn_reads_in_place(s);
 }
 
 RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products)

@@ -43,7 +43,14 @@ TEST(RespacedProduct, SuitsFewRowsOfWideBs) {
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 288; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 16; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.k = 0; }));
-  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldb = 768; }));
+  EXPECT_EQ(suits([](ProductSpec& s) { s.n = s.ldb = 768; }), is_slow);
+  EXPECT_FALSE(suits([](ProductSpec& s) {
+    s.n = s.ldb = 768;
+    s.m = 64;
+  })) << "a copy would take longer";
+  EXPECT_EQ(suits([](ProductSpec& s) { s.m = 64; }), is_slow);
+  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldb = 784; }));
+  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldb = 256; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.transposed_b = true; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.bias = DType::f32; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.a = s.b = s.c = DType::bf16; }));
