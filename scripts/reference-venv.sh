@@ -12,7 +12,7 @@ if cmp -s "$requirements" "$venv/made-from.txt"; then
 fi
 rm -rf "$venv"
 mkdir -p build
-if python3 -m venv "$venv" >/dev/null 2>&1 && "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 1 -r "$requirements"; then
+if python3 -m venv "$venv" >/dev/null 2>&1 && "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --timeout 20 --retries 1 -r "$requirements"; then
   cp "$requirements" "$venv/made-from.txt"
   echo "reference packages: installed in $venv"
 else
