@@ -8,16 +8,27 @@
 namespace mica::cpu {
 namespace {
 
+/// The most columns of a slice.
+std::int64_t slice_columns() { return 512 * omp_get_max_threads(); }
+
 TEST(SlicedProduct, IsTheProductOfItsSlices) {
-  constexpr std::int64_t m = 3, k = 9;
+  constexpr std::int64_t m = 17, k = 9;
   Products products(true);
-  for (const std::int64_t threads : {1, 2}) {
-    omp_set_num_threads(static_cast<int>(threads));
-    for (const std::int64_t n : {1L, 512L, 513L, 1100L, 2049L}) {  // one slice, two, three, five; the last of one column and of many
+  const std::int64_t most = slice_columns();
+  for (const std::int64_t n :
+       {std::int64_t{1}, most, most + 1, 2 * most, 2 * most + 77}) {  // one slice, two, three; the last with fewer columns
+    for (const bool transposed_a : {false, true}) {
       for (const bool has_bias : {false, true}) {
         for (const bool accumulate : {false, true}) {
-          ProductSpec spec{
-              .m = m, .n = n, .k = k, .lda = k + 3, .ldb = k + 2, .ldc = n + 5, .transposed_b = true, .accumulate = accumulate};
+          ProductSpec spec{.m = m,
+                           .n = n,
+                           .k = k,
+                           .lda = (transposed_a ? m : k) + 3,
+                           .ldb = k + 2,
+                           .ldc = n + 5,
+                           .transposed_a = transposed_a,
+                           .transposed_b = true,
+                           .accumulate = accumulate};
           if (has_bias) spec.bias = DType::f32;
           const SlicedProduct product(spec, products);
           expect_exact(product, spec);
@@ -26,12 +37,12 @@ TEST(SlicedProduct, IsTheProductOfItsSlices) {
       }
     }
   }
-  omp_set_num_threads(1);
 }
 
 // The shapes of outputs of layers, and only those that oneDNN slows down.
 TEST(SlicedProduct, SuitsFewRowsOfManyColumns) {
-  const ProductSpec outputs{.m = 256, .n = 3072, .k = 768, .lda = 768, .ldb = 768, .ldc = 3072, .transposed_b = true};
+  const std::int64_t n = 6 * slice_columns();
+  const ProductSpec outputs{.m = 256, .n = n, .k = 768, .lda = 768, .ldb = 768, .ldc = n, .transposed_b = true};
   const bool is_slow = SlicedProduct::suits(outputs);  // here: not with AVX-512, nor with oneDNN 3
   EXPECT_TRUE(!is_slow || !Products::processor_has_bf16());
   const auto suits = [&](auto change) {
@@ -41,10 +52,11 @@ TEST(SlicedProduct, SuitsFewRowsOfManyColumns) {
   };
   EXPECT_EQ(suits([](ProductSpec& s) { s.bias = DType::f32; }), is_slow);
   EXPECT_EQ(suits([](ProductSpec& s) { s.accumulate = s.transposed_a = true; }), is_slow);
+  EXPECT_EQ(suits([](ProductSpec& s) { s.n = s.ldc = slice_columns() + 1; }), is_slow);
+  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldc = slice_columns(); }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 288; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 16; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.k = s.lda = s.ldb = 256; }));
-  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldc = 512; })) << "one slice";
   EXPECT_FALSE(suits([](ProductSpec& s) { s.transposed_b = false; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.a = s.b = s.c = DType::bf16; }));
 }
