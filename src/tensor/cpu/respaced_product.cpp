@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <omp.h>
+
 #include "mica/core/rounding.hpp"
 
 #include "onednn_product.hpp"
@@ -18,8 +20,11 @@ namespace {
 constexpr std::int64_t kRespacedBytes = 8 << 20;
 constexpr std::int64_t kFewestColumns = 512;
 
-/// Fewer rows are not worth a copy of B.
-std::int64_t fewest_rows(std::int64_t ldb) { return ldb % (2 * kRowsApart) == 0 ? 32 : 128; }
+/// Whether B is worth a copy. Where its rows lie an odd multiple of 1 KiB apart, two threads gained nothing by it.
+bool is_worth_a_copy(std::int64_t rows, std::int64_t ldb) {
+  if (ldb % (2 * kRowsApart) == 0) return rows >= 32;
+  return rows >= 128 && omp_get_max_threads() == 1;
+}
 
 ProductSpec with_ldb(ProductSpec spec, std::int64_t ldb) {
   spec.ldb = ldb;
@@ -30,7 +35,7 @@ ProductSpec with_ldb(ProductSpec spec, std::int64_t ldb) {
 
 bool RespacedProduct::suits(const ProductSpec& s) {
   return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && !s.bias && !s.transposed_b && s.k > 0 && s.n >= kFewestColumns &&
-         s.ldb % kRowsApart == 0 && s.m >= fewest_rows(s.ldb) && onednn_reads_in_place(s);
+         s.ldb % kRowsApart == 0 && is_worth_a_copy(s.m, s.ldb) && onednn_reads_in_place(s);
 }
 
 RespacedProduct::RespacedProduct(const ProductSpec& spec, Products& products)

@@ -14,21 +14,19 @@ namespace mica::cpu {
 
 namespace {
 
-constexpr std::int64_t kSliceColumns = 512;  // of each thread
+constexpr std::int64_t kMostSliceColumns = 512;
 /// Smaller products were not measured.
 constexpr std::int64_t kFewestSlicedRows = 32, kLeastSlicedDepth = 512;
-
-std::int64_t most_columns() { return kSliceColumns * omp_get_max_threads(); }
 
 }  // namespace
 
 bool SlicedProduct::suits(const ProductSpec& s) {
   return s.a == DType::f32 && s.b == DType::f32 && s.c == DType::f32 && s.transposed_b && s.m >= kFewestSlicedRows &&
-         s.k >= kLeastSlicedDepth && s.n > most_columns() && onednn_reads_in_place(s);
+         s.k >= kLeastSlicedDepth && s.n > kMostSliceColumns && omp_get_max_threads() == 1 && onednn_reads_in_place(s);
 }
 
 SlicedProduct::SlicedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), cols_(std::min(spec.n, round_up(even_part(spec.n, most_columns()), 16))) {
+    : spec_(spec), cols_(std::min(spec.n, round_up(even_part(spec.n, kMostSliceColumns), 16))) {
   ProductSpec slice = spec;
   slice.n = cols_;
   slice_ = products.find(slice);

@@ -10,7 +10,7 @@ namespace mica::cpu {
 /// A product of few rows with a transposed B, over some columns of C after the other, and so over some of B's stored rows.
 /// Without AVX-512 oneDNN 2 reads the B of such a product in place, and takes 1.1 to 1.3 times as long for all columns at once. Those are
 /// outputs of layers with 512 inputs or more, of up to 263 rows or some more: small micro-batches, and the logits of the head's chunks.
-/// A slice has up to 512 columns for each thread; measured with one.
+/// With two threads, which share the columns, slices gained nothing.
 class SlicedProduct final : public Product {
  public:
   [[nodiscard]] static bool suits(const ProductSpec& spec);

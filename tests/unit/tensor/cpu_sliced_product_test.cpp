@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <omp.h>
-
 #include "../../../src/tensor/cpu/sliced_product.hpp"
 #include "product_testing.hpp"
 
@@ -8,15 +6,13 @@
 namespace mica::cpu {
 namespace {
 
-/// The most columns of a slice.
-std::int64_t slice_columns() { return 512 * omp_get_max_threads(); }
+constexpr std::int64_t kMostColumns = 512;  // of a slice
 
 TEST(SlicedProduct, IsTheProductOfItsSlices) {
   constexpr std::int64_t m = 17, k = 9;
   Products products(true);
-  const std::int64_t most = slice_columns();
-  for (const std::int64_t n :
-       {std::int64_t{1}, most, most + 1, 2 * most, 2 * most + 77}) {  // one slice, two, three; the last with fewer columns
+  for (const std::int64_t n : {std::int64_t{1}, kMostColumns, kMostColumns + 1, 2 * kMostColumns,
+                               2 * kMostColumns + 77}) {  // one slice, two, three; the last with fewer columns
     for (const bool transposed_a : {false, true}) {
       for (const bool has_bias : {false, true}) {
         for (const bool accumulate : {false, true}) {
@@ -41,9 +37,9 @@ TEST(SlicedProduct, IsTheProductOfItsSlices) {
 
 // The shapes of outputs of layers, and only those that oneDNN slows down.
 TEST(SlicedProduct, SuitsFewRowsOfManyColumns) {
-  const std::int64_t n = 6 * slice_columns();
+  const std::int64_t n = 6 * kMostColumns;
   const ProductSpec outputs{.m = 256, .n = n, .k = 768, .lda = 768, .ldb = 768, .ldc = n, .transposed_b = true};
-  const bool is_slow = SlicedProduct::suits(outputs);  // here: not with AVX-512, nor with oneDNN 3
+  const bool is_slow = SlicedProduct::suits(outputs);  // here: not with AVX-512, oneDNN 3 or several threads
   EXPECT_TRUE(!is_slow || !Products::processor_has_bf16());
   const auto suits = [&](auto change) {
     ProductSpec s = outputs;
@@ -52,8 +48,8 @@ TEST(SlicedProduct, SuitsFewRowsOfManyColumns) {
   };
   EXPECT_EQ(suits([](ProductSpec& s) { s.bias = DType::f32; }), is_slow);
   EXPECT_EQ(suits([](ProductSpec& s) { s.accumulate = s.transposed_a = true; }), is_slow);
-  EXPECT_EQ(suits([](ProductSpec& s) { s.n = s.ldc = slice_columns() + 1; }), is_slow);
-  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldc = slice_columns(); }));
+  EXPECT_EQ(suits([](ProductSpec& s) { s.n = s.ldc = kMostColumns + 1; }), is_slow);
+  EXPECT_FALSE(suits([](ProductSpec& s) { s.n = s.ldc = kMostColumns; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 288; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.m = 16; }));
   EXPECT_FALSE(suits([](ProductSpec& s) { s.k = s.lda = s.ldb = 256; }));
