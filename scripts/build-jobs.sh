@@ -20,6 +20,6 @@ while :; do   # the limits of all groups above it count, too
   [[ "$group" == /?* ]] || break
   group=${group%/*}
 done
-jobs=$(nproc)
+jobs=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)   # which obeys variables of OpenMP
 if [[ $jobs -gt $((free / 2048)) ]]; then jobs=$((free / 2048)); fi
 echo $((jobs > 0 ? jobs : 1))

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 work=$PWD/build/dependencies
-jobs=$(nproc)
+jobs=$(scripts/build-jobs.sh)
 text=/usr/share/common-licenses/GPL-3
 
 wheels() {   # FOLDER WHEELS...

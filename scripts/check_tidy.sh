@@ -63,7 +63,7 @@ while read -r name; do
 done <<<"$candidates"
 status=0
 if [[ ${#files[@]} -gt 0 ]]; then
-  printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$folder" --quiet --extra-arg=-Wno-unknown-warning-option \
+  printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(scripts/build-jobs.sh)" clang-tidy-16 -p "$folder" --quiet --extra-arg=-Wno-unknown-warning-option \
     "--extra-arg=-isystem$PWD/$folder/headers" 2>"$folder/stderr.txt" || status=$?
   [[ $status -eq 0 ]] || grep -E 'error' "$folder/stderr.txt" >&2 || true
 fi

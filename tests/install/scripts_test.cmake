@@ -34,6 +34,8 @@ endforeach()
 
 expect(2 "mica: error: unknown flag --test, expected --tests" STAND_IN_VERSION=4.1.0 "${SOURCE}/scripts/install-packages.sh" --cluster --test)
 expect(0 "7" CMAKE_BUILD_PARALLEL_LEVEL=7 "${SOURCE}/scripts/build-jobs.sh")
+stand_in(nproc "echo \"\${OMP_NUM_THREADS:-2}\"")  # as coreutils' does on two CPUs
+expect(0 "2" --unset=CMAKE_BUILD_PARALLEL_LEVEL OMP_NUM_THREADS=1 "${SOURCE}/scripts/build-jobs.sh")
 expect(2 "mica: error: python3 is Python 3.8.20, and the wheels need 3.9" "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
 expect(2 "mica: error: /nowhere/python3.11 is missing" PYTHON=/nowhere/python3.11 "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
 file(REMOVE_RECURSE "${WORK}")
