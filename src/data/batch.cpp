@@ -16,21 +16,27 @@ Shape batched(const Shape& shape, std::int64_t num_samples) {
 
 }  // namespace
 
+void BatchTensor::resize(const SampleTensor& kind, std::int64_t num_samples) {
+  const std::int64_t bytes = num_samples * kind.bytes();
+  if (bytes > capacity_) {
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
+    capacity_ = bytes;
+  }
+  shape_ = batched(kind.shape, num_samples);
+  dtype_ = kind.dtype;
+}
+
 void read_batch(const Dataset& dataset, std::span<const SampledSequence> samples, Batch& batch) {
   const std::vector<SampleTensor>& kinds = dataset.tensors();
   batch.tensors.resize(kinds.size());
-  for (std::size_t t = 0; t < kinds.size(); ++t) {
-    batch.tensors[t].shape = batched(kinds[t].shape, std::ssize(samples));
-    batch.tensors[t].dtype = kinds[t].dtype;
-    batch.tensors[t].bytes.resize(samples.size() * static_cast<std::size_t>(kinds[t].bytes()));
-  }
+  for (std::size_t t = 0; t < kinds.size(); ++t) batch.tensors[t].resize(kinds[t], std::ssize(samples));
   batch.global_ids.resize(samples.size());
   std::vector<std::span<std::byte>> parts(kinds.size());
   for (std::size_t b = 0; b < samples.size(); ++b) {
     batch.global_ids[b] = samples[b].global_id;
     for (std::size_t t = 0; t < kinds.size(); ++t) {
       const auto bytes = static_cast<std::size_t>(kinds[t].bytes());
-      parts[t] = std::span(batch.tensors[t].bytes).subspan(b * bytes, bytes);
+      parts[t] = std::span(static_cast<std::byte*>(batch.tensors[t].view().data) + b * bytes, bytes);
     }
     dataset.read(samples[b].sequence, parts);
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,12 +14,18 @@
 namespace mica::data {
 
 /// One tensor of a micro-batch of B samples, in host memory.
-struct BatchTensor {
-  Shape shape;  ///< [B, SampleTensor::shape]
-  DType dtype = DType::f32;
-  std::vector<std::byte> bytes;
+class BatchTensor {
+ public:
+  /// For B = num_samples of `kind`; its bytes are undefined until they are written. Memory is reused.
+  void resize(const SampleTensor& kind, std::int64_t num_samples);
+  /// [B, SampleTensor::shape]
+  [[nodiscard]] TensorView view() { return {bytes_.get(), shape_, dtype_}; }
 
-  [[nodiscard]] TensorView view() { return {bytes.data(), shape, dtype}; }
+ private:
+  Shape shape_;
+  DType dtype_ = DType::f32;
+  std::unique_ptr<std::byte[]> bytes_;
+  std::int64_t capacity_ = 0;  // of bytes_
 };
 
 /// A micro-batch in host memory.

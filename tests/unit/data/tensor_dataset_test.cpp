@@ -46,8 +46,8 @@ TEST(TensorDataset, SamplesAreReadIntoBatches) {
   Batch batch;
   read_batch(dataset, std::vector<SampledSequence>{{7, 1, 2}, {8, 1, 4}, {9, 1, 0}}, batch);
   ASSERT_EQ(batch.tensors.size(), 2U);
-  EXPECT_EQ(batch.tensors[0].shape, (Shape{3, 2, 3}));
-  EXPECT_EQ(batch.tensors[1].shape, (Shape{3}));
+  EXPECT_EQ(batch.tensors[0].view().shape, (Shape{3, 2, 3}));
+  EXPECT_EQ(batch.tensors[1].view().shape, (Shape{3}));
   const auto* pixels = batch.tensors[0].view().as<float>();
   EXPECT_EQ(std::vector<float>(pixels, pixels + 18),
             (std::vector<float>{20, 21, 22, 23, 24, 25, 40, 41, 42, 43, 44, 45, 0, 1, 2, 3, 4, 5}));

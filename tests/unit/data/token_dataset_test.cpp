@@ -303,14 +303,17 @@ TEST(Batch, HoldsTheSampledSequencesInOrder) {
     return std::vector(view.as<std::int32_t>(), view.as<std::int32_t>() + view.numel());
   };
   ASSERT_EQ(batch.tensors.size(), 2U);
-  EXPECT_EQ(batch.tensors[0].shape, (Shape{2, 3}));
-  EXPECT_EQ(batch.tensors[1].shape, (Shape{2, 3}));
+  EXPECT_EQ(batch.tensors[0].view().shape, (Shape{2, 3}));
+  EXPECT_EQ(batch.tensors[1].view().shape, (Shape{2, 3}));
   EXPECT_EQ(ids(0), (std::vector<std::int32_t>{6, 7, 8, 0, 1, 2}));
   EXPECT_EQ(ids(1), (std::vector<std::int32_t>{7, 8, 9, 1, 2, 3}));
   EXPECT_EQ(batch.global_ids, (std::vector<std::int64_t>{17, 18}));
   read_batch(dataset, {}, batch);
-  EXPECT_EQ(batch.tensors[0].shape, (Shape{0, 3}));
-  EXPECT_TRUE(batch.tensors[0].bytes.empty() && batch.tensors[1].bytes.empty() && batch.global_ids.empty());
+  EXPECT_EQ(batch.tensors[0].view().shape, (Shape{0, 3}));
+  EXPECT_EQ(batch.tensors[1].view().shape, (Shape{0, 3}));
+  EXPECT_TRUE(batch.global_ids.empty());
+  read_batch(dataset, std::vector<SampledSequence>{{19, 4, 1}, {20, 4, 3}, {21, 4, 0}}, batch);
+  EXPECT_EQ(ids(0), (std::vector<std::int32_t>{3, 4, 5, 9, 10, 11, 0, 1, 2})) << "more than before";
 }
 
 }  // namespace
