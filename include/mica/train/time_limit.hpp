@@ -24,8 +24,6 @@ class TimeLimit {
   TimeLimit(double max_hours, const char* slurm_job_end_time, std::chrono::system_clock::time_point start);
 
   [[nodiscard]] bool is_set() const { return left_at_start_.count() < std::numeric_limits<double>::infinity(); }
-  /// "train.max_hours", "SLURM_JOB_END_TIME"; empty without a limit.
-  [[nodiscard]] const std::string& reason() const { return reason_; }
   /// Why a run stops now: the time left, and reserve(). @param since_start  of the launch
   [[nodiscard]] std::string reason_to_stop(Seconds since_start, int num_saves) const;
   /// One line for the log: when, how long until then, and why. Empty without a limit. @param since_start  of the launch
@@ -47,7 +45,8 @@ class TimeLimit {
  private:
   Seconds left_at_start_{std::numeric_limits<double>::infinity()};
   std::chrono::system_clock::time_point end_;
-  std::string reason_, warning_;
+  std::string reason_;  // "train.max_hours", "SLURM_JOB_END_TIME"; empty without a limit
+  std::string warning_;
   Seconds longest_steps_{0}, longest_save_{0}, estimated_save_{0};
 };
 
