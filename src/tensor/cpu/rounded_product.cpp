@@ -37,13 +37,13 @@ bool RoundedProduct::suits(const ProductSpec& s, std::int64_t scratch_bytes) {
 }
 
 RoundedProduct::RoundedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), parts_(with_dense_sums(spec), rows_of_sums(spec), products) {}
+    : spec_(spec), parts_(with_dense_sums(spec), &ProductSpec::m, rows_of_sums(spec), products) {}
 
-std::int64_t RoundedProduct::scratch_bytes() const { return sum_bytes(spec_, parts_.rows()) + parts_.scratch_bytes(); }
+std::int64_t RoundedProduct::scratch_bytes() const { return sum_bytes(spec_, parts_.size()) + parts_.scratch_bytes(); }
 
 void RoundedProduct::run(const void* a, const void* b, const void* /*bias*/, void* c, void* scratch) const {
   auto* const sums = static_cast<float*>(scratch);
-  std::byte* const inner = static_cast<std::byte*>(scratch) + sum_bytes(spec_, parts_.rows());
+  std::byte* const inner = static_cast<std::byte*>(scratch) + sum_bytes(spec_, parts_.size());
   parts_.for_each([&](std::int64_t first, std::int64_t rows, const Product& product) {
     product.run(element_at(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, nullptr, sums, inner);
     round_rows(sums, rows, spec_.n, element_at(c, spec_.c, first * spec_.ldc), spec_.c, spec_.ldc, spec_.accumulate);

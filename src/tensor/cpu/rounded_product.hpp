@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "product_parts.hpp"
 #include "products.hpp"
-#include "row_parts.hpp"
 
 namespace mica::cpu {
 
@@ -20,7 +20,7 @@ class RoundedProduct final : public Product {
 
  private:
   ProductSpec spec_;
-  RowParts parts_;
+  ProductParts parts_;
 };
 
 }  // namespace mica::cpu

@@ -18,6 +18,8 @@ constexpr std::int64_t kMostSliceColumns = 512;
 /// Smaller products were not measured.
 constexpr std::int64_t kFewestSlicedRows = 32, kLeastSlicedDepth = 512;
 
+std::int64_t slice_columns(const ProductSpec& s) { return std::min(s.n, round_up(even_part(s.n, kMostSliceColumns), 16)); }
+
 }  // namespace
 
 bool SlicedProduct::suits(const ProductSpec& s) {
@@ -26,22 +28,15 @@ bool SlicedProduct::suits(const ProductSpec& s) {
 }
 
 SlicedProduct::SlicedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), cols_(std::min(spec.n, round_up(even_part(spec.n, kMostSliceColumns), 16))) {
-  ProductSpec slice = spec;
-  slice.n = cols_;
-  slice_ = products.find(slice);
-  slice.n = spec.n - (divide_up(spec.n, cols_) - 1) * cols_;
-  last_ = products.find(slice);
-}
+    : spec_(spec), slices_(spec, &ProductSpec::n, slice_columns(spec), products) {}
 
-std::int64_t SlicedProduct::scratch_bytes() const { return std::max(slice_->scratch_bytes(), last_->scratch_bytes()); }
+std::int64_t SlicedProduct::scratch_bytes() const { return slices_.scratch_bytes(); }
 
 void SlicedProduct::run(const void* a, const void* b, const void* bias, void* c, void* scratch) const {
-  for (std::int64_t first = 0; first < spec_.n; first += cols_) {
-    const Product& product = first + cols_ < spec_.n ? *slice_ : *last_;
+  slices_.for_each([&](std::int64_t first, std::int64_t /*cols*/, const Product& product) {
     const void* const its_bias = spec_.bias ? element_at(bias, *spec_.bias, first) : nullptr;
     product.run(a, element_at(b, spec_.b, first * spec_.ldb), its_bias, element_at(c, spec_.c, first), scratch);
-  }
+  });
 }
 
 }  // namespace mica::cpu

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
+#include "product_parts.hpp"
 #include "products.hpp"
 
 namespace mica::cpu {
@@ -21,8 +20,7 @@ class SlicedProduct final : public Product {
 
  private:
   ProductSpec spec_;
-  std::int64_t cols_;  // of a slice; the last one may have fewer
-  std::shared_ptr<const Product> slice_, last_;
+  ProductParts slices_;
 };
 
 }  // namespace mica::cpu

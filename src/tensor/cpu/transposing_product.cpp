@@ -45,9 +45,9 @@ bool TransposingProduct::suits(const ProductSpec& s) {
 }
 
 TransposingProduct::TransposingProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), parts_(with_transposed_a(spec), rows_to_transpose(spec), products) {}
+    : spec_(spec), parts_(with_transposed_a(spec), &ProductSpec::m, rows_to_transpose(spec), products) {}
 
-std::int64_t TransposingProduct::transposed_bytes() const { return round_up(2 * parts_.rows() * spec_.k, 64); }
+std::int64_t TransposingProduct::transposed_bytes() const { return round_up(2 * parts_.size() * spec_.k, 64); }
 
 std::int64_t TransposingProduct::scratch_bytes() const { return transposed_bytes() + parts_.scratch_bytes(); }
 
