@@ -8,14 +8,13 @@
 #include <fstream>
 #include <map>
 
-#include <fmt/ranges.h>
-
 #include "mica/core/error.hpp"
 #include "mica/io/quoted_name.hpp"
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
 #include "config_other_names.hpp"
+#include "idle_keys.hpp"
 #include "ini.hpp"
 #include "key_hint.hpp"
 
@@ -100,36 +99,6 @@ std::string elsewhere_line(std::string_view key) {
   return text.empty() ? "" : fmt::format("      {}\n", text);
 }
 
-/// A key that the user has set and a choice makes idle is refused, unless it has its default.
-void refuse_idle_keys(const Config& config, const std::vector<std::string_view>& names, std::string_view choice) {
-  static const Config defaults;
-  for (const std::string_view name : names) {
-    const ConfigKey* key = find_key(name);
-    const bool is_idle = config.set_by_user.contains(key->name) && key->get(config) != key->get(defaults);
-    require<ConfigError>(!is_idle, "{} = {} has no effect with {}: leave it {}", name, key->get(config), choice, key->get(defaults));
-  }
-}
-
-void check_optimizer(const Config& config) {
-  const std::string choice = "optim.type = " + config.optim.type;
-  if (config.optim.type == "sgd") {
-    refuse_idle_keys(config, {"optim.beta1", "optim.beta2", "optim.eps"}, choice);
-  } else {
-    refuse_idle_keys(config, {"optim.momentum", "optim.nesterov"}, choice);
-  }
-  require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
-                       "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
-  if (config.optim.schedule == "constant") refuse_idle_keys(config, {"optim.min_lr"}, "optim.schedule = constant");
-  if (config.fsdp.param_dtype != "fp16" && config.fsdp.reduce_dtype != "fp16") {
-    refuse_idle_keys(config, {"optim.loss_scale", "optim.loss_scale_interval"}, "dtypes other than fp16");
-  }
-}
-
-void check_rope(const Config& config) {
-  if (config.model.type != "llama" || config.model.rope_scaling != "none") return;
-  refuse_idle_keys(config, {kKeysOfRopeScaling.begin(), kKeysOfRopeScaling.end()}, "model.rope_scaling = none");
-}
-
 /// Ignored parameters are stored in param_dtype, and a full-precision evaluation computes in fp32 with them.
 void check_ignored(const Config& config) {
   const bool is_low = config.fsdp.param_dtype != "fp32";
@@ -153,9 +122,6 @@ void check_in_backward(const Config& config) {
 /// Bad steps are recognised by gradients, before they change anything.
 void check_bad_steps(const Config& config) {
   const bool acts = config.train.on_bad_step != "none";
-  require<ConfigError>(acts || config.train.grad_norm_spike == 0,
-                       "train.grad_norm_spike = {} has no effect with train.on_bad_step = none: choose stop, skip or rollback",
-                       config.train.grad_norm_spike);
   require<ConfigError>(!acts || !config.optim.in_backward,
                        "train.on_bad_step = {} judges the whole gradient before the optimizer steps, but optim.in_backward = true steps "
                        "before that: choose one",
@@ -252,6 +218,7 @@ void check_run_dir(const std::string& folder) {
 }
 
 void check_config(const Config& config) {
+  refuse_idle_keys(config);
   check_model(config);
   check_run_dir(config.run.dir);
   require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
@@ -259,14 +226,9 @@ void check_config(const Config& config) {
                        config.optim.lr);
   require<ConfigError>(config.optim.warmup_steps <= config.train.steps, "optim.warmup_steps = {} is more than train.steps = {}",
                        config.optim.warmup_steps, config.train.steps);
-  check_optimizer(config);
-  check_rope(config);
+  require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
+                       "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
   check_ignored(config);
-  if (config.fsdp.wrap != "size") refuse_idle_keys(config, {"fsdp.min_numel"}, "fsdp.wrap = " + config.fsdp.wrap);
-  require<ConfigError>(
-      config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",
-      "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",
-      fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
   check_bad_steps(config);
   require<ConfigError>(!config.train.deterministic || config.train.gradient_sync == "reduce_each",

@@ -7,23 +7,8 @@
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
 
-#include "config_keys.hpp"
-
 namespace mica::train {
 namespace {
-
-/// A Llama key would have no effect on another architecture, so it is refused.
-void refuse_keys_of_llama(const Config& config) {
-  static const Config defaults;
-  for (const char* name :
-       {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor",
-        "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}) {
-    const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
-    require<ConfigError>(key->get(config) == key->get(defaults),
-                         "{} = {} is for model.type = llama and has no effect with model.type = {}: leave it {}", name, key->get(config),
-                         config.model.type, key->get(defaults));
-  }
-}
 
 void check_seq_len(const Config& config) {
   require<ConfigError>(config.train.seq_len <= config.model.context,
@@ -96,9 +81,6 @@ std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
 
 void check_model(const Config& config) {
   const Config::Model& model = config.model;
-  if (model.type != "llama") refuse_keys_of_llama(config);
-  require<ConfigError>(model.dropout == 0 || model.type == "gpt2", "model.dropout = {}, but model.type = {} has no dropout: leave it at 0",
-                       model.dropout, model.type);
   if (model.type == "gpt2") {
     require<ConfigError>(model.width % model.heads == 0, "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}",
                          model.width, model.heads, model.heads);

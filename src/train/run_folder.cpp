@@ -2,6 +2,7 @@
 #include "mica/train/run_folder.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <ranges>
@@ -26,6 +27,8 @@ namespace fs = std::filesystem;
 /// For the run's small files: lock, log, config. Room for a checkpoint is checked once its size is known.
 constexpr std::int64_t kLeastDiskBytes = 64 << 10;
 
+constexpr const char* kCannotCreate = "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER";
+
 bool is_path(const std::string& resume) { return resume != "auto" && resume != "none"; }
 
 /// One spelling of a path, even if it no longer exists.
@@ -34,6 +37,22 @@ std::string canonical(const std::string& path) {
   std::string text = fs::weakly_canonical(path, error).lexically_normal().string();
   while (text.size() > 1 && text.back() == '/') text.pop_back();
   return text;
+}
+
+/// The path, or the first folder above it that exists.
+std::string nearest_that_exists(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) return path;
+  fs::path at = fs::absolute(path);
+  while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+  return at;
+}
+
+/// Why no files can be made in a folder: the system's words. Empty: they can.
+std::string why_not_writable(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return errno_text(ENOTDIR);
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? "" : errno_text(errno);
 }
 
 /// How checkpoints record the path in checkpoint.resume: relative to the run's folder if it is inside, so that the folder may be moved.
@@ -147,27 +166,35 @@ std::string disk_of_checkpoints(const std::string& run_folder) {
 }
 
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what) {
-  const std::optional<std::int64_t> free_bytes = io::free_bytes(folder);
+  const std::optional<std::int64_t> free_bytes = io::free_bytes(nearest_that_exists(folder));
   require<ConfigError>(!free_bytes || *free_bytes >= needed_bytes,
                        "the disk of run folder {} has {} bytes free, but {} takes {}: free space there, or choose another folder with "
                        "--run.dir=FOLDER",
                        folder, free_bytes.value_or(0), what, needed_bytes);
 }
 
+void check_run_folder(const std::string& folder) {
+  std::error_code error;
+  const std::string nearest = nearest_that_exists(folder);
+  if (nearest != folder) {
+    require<ConfigError>(!fs::is_symlink(folder, error), kCannotCreate, folder, "it is a link to a folder that does not exist");
+    const std::string why_not = why_not_writable(nearest);
+    require<ConfigError>(why_not.empty(), kCannotCreate, folder, fmt::format("{}: {}", nearest, why_not));
+  }
+  for (const std::string& each : {folder, checkpoint::checkpoints_folder(folder)}) {
+    const std::string why_not = fs::exists(each, error) ? why_not_writable(each) : "";
+    require<ConfigError>(why_not.empty(), "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", each,
+                         why_not);
+  }
+  check_disk_space(folder, kLeastDiskBytes, "a run");
+}
+
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
   owner_ = app.comm.from_first_rank([&] {
-    std::error_code error, ignored;
+    check_run_folder(path_);
+    std::error_code error;
     fs::create_directories(path_, error);
-    const bool leads_nowhere = error && fs::is_symlink(path_, ignored) && !fs::exists(path_, ignored);
-    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
-                         leads_nowhere ? "it is a link to a folder that does not exist" : error.message());
-    for (const std::string& folder : {path_, checkpoint::checkpoints_folder(path_)}) {
-      const int access_error = access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-      require<ConfigError>(access_error == 0 || (folder != path_ && access_error == ENOENT),
-                           "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", folder,
-                           errno_text(access_error));
-    }
-    check_disk_space(path_, kLeastDiskBytes, "a run");
+    require<ConfigError>(!error, kCannotCreate, path_, error.message());
     lock_ = RunLock::acquire(path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");
     return RunLock::owner_in(path_);

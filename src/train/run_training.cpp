@@ -29,7 +29,7 @@ Trains a model with parameters, gradients and optimizer state sharded over MPI r
                         other keys have their defaults
   --section.key=value   sets a key and overrides the config file; --section.key value is the same
   --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan to
-                        standard output, and warns if this machine lacks the memory
+                        standard output, and warns if this machine lacks the memory or the disk space, or cannot write the run's folder
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
@@ -132,7 +132,7 @@ ExitCode run_training(App& app) {
     checks.tell(logger);
     const Trainer trainer(app, config, find_start(app.comm, config), logger, times);
     trainer.print_start(IniKeys::all, [](const std::string& text) { std::cout << text << '\n'; });
-    trainer.warn_of_memory();
+    trainer.warn_of_refusals();
     return ExitCode::done;
   }
   RunFolder folder(app, config, logger);

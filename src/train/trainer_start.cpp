@@ -215,6 +215,11 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
     logger_.warn("train.drift_interval = {} has no effect here: no two ranks hold the same shard, so there is nothing to compare",
                  config_.train.drift_interval);
   }
+  if (config_.checkpoint.async && !saves_at_intervals(config_)) {
+    logger_.warn(
+        "checkpoint.async = true has no effect here: checkpoint.interval and checkpoint.interval_minutes are 0, and for its last "
+        "checkpoint a run waits");
+  }
   if (!datasets_.val && config_.train.eval_interval > 0) {
     logger_.warn("train.eval_interval = {} has no effect here: data.val is empty", config_.train.eval_interval);
   }
@@ -255,12 +260,21 @@ void Trainer::warn_of_no_checkpoints() const {
       config_.train.steps, start_step() + 1);
 }
 
-void Trainer::warn_of_memory() const {
-  try {
-    check_memory(app_.world, config_, device_, plan_, start_plan_);
-  } catch (const ConfigError& error) {  // every rank's
-    if (is_main()) logger_.warn("without --check this run would be refused here: {}", error.what());
-  }
+void Trainer::warn_of_refusals() const {
+  const auto warn_if_refused = [&](const std::function<void()>& check) {
+    try {
+      check();
+    } catch (const ConfigError& error) {  // every rank's
+      if (is_main()) logger_.warn("without --check this run would be refused here: {}", error.what());
+    }
+  };
+  warn_if_refused([&] { check_memory(app_.world, config_, device_, plan_, start_plan_); });
+  warn_if_refused([&] {
+    app_.comm.agree([&] {
+      if (is_main()) check_run_folder(config_.run_folder());
+    });
+  });
+  warn_if_refused([&] { check_disk(); });
 }
 
 void Trainer::resume() {

@@ -158,6 +158,28 @@ TEST_F(Launch, ADiskThatIsFullOrTooSmall) {
   EXPECT_EQ(on_disk_of("2000", {}).status, 0);
 }
 
+// --check finds what a run would be refused for, and makes no folder.
+TEST_F(Launch, ACheckLooksAtTheRunsFolder) {
+  const std::string disk = folder_ / "disk", would = "warning: without --check this run would be refused here: ";
+  fs::create_directory(disk);
+  const auto checked = [&](const std::string& mount, const Words& flags) {
+    const Finished seen = test::run(mounted(mount, train(Words{"--check"} + flags)));
+    EXPECT_EQ(seen.status, 0) << seen.output;
+    return seen.output;
+  };
+  const std::string small = "mount -t tmpfs -o size=2000k tmpfs '" + disk + "'", inside = "--run.dir=" + disk + "/x/y";
+  EXPECT_THAT(checked(small, {inside}), Not(HasSubstr("would be refused")));
+  EXPECT_THAT(checked(small, {inside, "--model.width=512"}), HasSubstr(would + "the disk of run folder " + disk + "/x/y has "));
+  EXPECT_THAT(checked("mount -t tmpfs -o ro tmpfs '" + disk + "'", {inside}),
+              HasSubstr(would + "cannot create the run folder " + disk + "/x/y: " + disk + ": Read-only file system"));
+  write_text(folder_ / "file", "");
+  EXPECT_THAT(checked("true", {"--run.dir=" + (folder_ / "file/x")}),
+              HasSubstr(would + "cannot create the run folder " + (folder_ / "file/x") + ": " + (folder_ / "file") + ": Not a directory"));
+  EXPECT_THAT(checked("true", {"--run.dir=" + (folder_ / "file")}),
+              HasSubstr(would + "cannot write into the run folder " + (folder_ / "file") + ": Not a directory"));
+  EXPECT_FALSE(fs::exists(disk + "/x"));
+}
+
 TEST_F(Launch, CheckpointsMayLieOnAnotherDisk) {
   const std::string disk = folder_ / "disk", run = folder_ / "linked";
   fs::create_directory(disk);

@@ -120,6 +120,15 @@ TEST_F(RunControl, EvaluationsWithoutDataAreSaid) {
   EXPECT_THAT(train({"--train.eval_interval=2", "--data.val=" + (folder_ / "tokens.bin")}).output, Not(HasSubstr("has no effect")));
 }
 
+TEST_F(RunControl, BackgroundSavesWithoutAnIntervalAreSaid) {
+  const std::string words = "checkpoint.async = true has no effect here";
+  EXPECT_THAT(train({"--checkpoint.async=true"}).output, HasSubstr(words));
+  fs::remove_all(run_folder());
+  EXPECT_THAT(train({"--checkpoint.async=true", "--checkpoint.interval=4"}).output, Not(HasSubstr(words)));
+  fs::remove_all(run_folder());
+  EXPECT_THAT(train({"--checkpoint.async=true", "--checkpoint.interval_minutes=5"}).output, Not(HasSubstr(words)));
+}
+
 // Each sum of bf16 loses what is less than half a step of it.
 TEST_F(RunControl, ManyRoundedSumsOfGradientsAreSaid) {
   const auto output = [&](const std::string& global_batch, const std::string& dtype) {

@@ -43,9 +43,12 @@ struct StartPoint {
 /// made yet.
 [[nodiscard]] std::string disk_of_checkpoints(const std::string& run_folder);
 
-/// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder` has fewer than
-/// `needed_bytes` free (io::free_bytes()). One that does not report its size passes.
+/// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder`, which need not exist
+/// yet, has fewer than `needed_bytes` free (io::free_bytes()). One that does not report its size passes.
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what);
+
+/// Local, for rank 0. What the constructor of RunFolder refuses, without making the folder. @throws ConfigError
+void check_run_folder(const std::string& folder);
 
 /// A run's folder while this job owns it. Rank 0 makes it, locks it and writes log.txt.
 class RunFolder {

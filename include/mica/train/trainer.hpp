@@ -45,8 +45,9 @@ class Trainer {
 
   /// On rank 0 calls `say` with these keys of the resolved config, batch sizes, mesh, units and memory plan. Warnings go to the log.
   void print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const;
-  /// Warns if run() would be refused here for lack of memory: --check may run on another machine than the training. @collective
-  void warn_of_memory() const;
+  /// Warns if a run would be refused here for lack of memory or disk space, or for its folder: --check may run on another machine than
+  /// the training. @collective
+  void warn_of_refusals() const;
   /// Allocates the model, resumes if there is a checkpoint, and steps until train.steps, a signal or max_hours.
   ExitCode run(const RunFolder& folder);
 

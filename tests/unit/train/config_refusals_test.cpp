@@ -37,6 +37,18 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
       {{"--optim.type=sgd", "--optim.nesterov=true", "--optim.momentum=0"},
        "needs optim.momentum above 0, which is 0",
        "--optim.momentum=0.1"},
+      {{"--train.grad_norm_spike=3"},
+       "train.grad_norm_spike = 3 has no effect with train.on_bad_step = none: leave it 0",
+       "--train.grad_norm_spike=0"},
+      {{"--model.heads=2"}, "model.heads = 2 has no effect with model.type = mlp: leave it 4", "--model.heads=4"},
+      {{"--model.tie_embeddings=false", "--model.type=mlp"},
+       "model.tie_embeddings = false has no effect with model.type = mlp",
+       "--model.type=gpt2"},
+      {{"--model.context=256", "--model.type=mlp"}, "model.context = 256 has no effect with model.type = mlp", "--model.type=llama"},
+      {{"--model.dropout=0.1", "--model.type=mlp"},
+       "model.dropout = 0.1 has no effect with model.type = mlp: leave it 0",
+       "--model.type=gpt2"},
+      {{"--model.dropout=0.1", "--model.type=llama"}, "model.dropout = 0.1 has no effect with model.type = llama", "--model.type=gpt2"},
       {{"--optim.momentum=0.9"}, "optim.momentum = 0.9 has no effect with optim.type = adamw: leave it 0", "--optim.momentum=0"},
       {{"--optim.type=sgd", "--optim.beta2=0.5"}, "optim.beta2 = 0.5 has no effect with optim.type = sgd", "--optim.beta2=0.95"},
       {{"--optim.schedule=constant", "--optim.min_lr=1e-5"},
@@ -99,6 +111,18 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
     EXPECT_EQ(refusal_of(accepted), "not refused") << refusal.instead;
   }
   EXPECT_THAT(refusal_of({"--data.train="}), HasSubstr("data.train is empty"));
+}
+
+TEST(ConfigRefusals, KeysOfALlamaElsewhere) {
+  for (const std::string type : {"gpt2", "mlp"}) {
+    for (const std::string key : {"kv_heads=1", "head_dim=4", "rms_eps=1e-06", "rope_theta=5", "rope_scaling=llama3", "rope_factor=2",
+                                  "rope_low_freq_factor=2", "rope_high_freq_factor=3", "rope_original_context=4"}) {
+      const std::size_t equals = key.find('=');
+      EXPECT_THAT(
+          refusal_of({"--model.type=" + type, "--model." + key}),
+          HasSubstr("model." + key.substr(0, equals) + " = " + key.substr(equals + 1) + " has no effect with model.type = " + type));
+    }
+  }
 }
 
 // Of a checkpoint that is older than the refusal.
