@@ -53,6 +53,9 @@ const std::string& tokens_path() {
   return tokens.path();
 }
 
+/// An MLP in place of the GPT-2 of config_of(), without heads or a context.
+const std::string kMlp = "--model.type=mlp --model.heads=4 --model.context=128";
+
 /// A small GPT-2, with a flag or several ("--a.b=c --d.e=f") on top.
 Config config_of(const std::string& flags) {
   std::vector<std::string> overrides{"--model.layers=3",   "--model.heads=2",   "--model.width=16",      "--model.vocab_size=61",
@@ -222,8 +225,8 @@ std::vector<Row> rows() {
       {"model.type",
        [] {
          EXPECT_EQ(block_type(config_of("--model.type=llama --model.rms_eps=1e-6").model), "llama_block");
-         EXPECT_EQ(block_type(config_of("--model.type=mlp").model), "mlp_block");
-         EXPECT_NE(dynamic_cast<nn::Mlp*>(make_module(config_of("--model.type=mlp")).get()), nullptr);
+         EXPECT_EQ(block_type(config_of(kMlp).model), "mlp_block");
+         EXPECT_NE(dynamic_cast<nn::Mlp*>(make_module(config_of(kMlp)).get()), nullptr);
          EXPECT_NE(dynamic_cast<nn::Llama*>(make_module(config_of("--model.type=llama")).get()), nullptr);
        }},
       {"model.layers", [] { EXPECT_EQ(gpt2_of("--model.layers=5").layers, 5); }},
@@ -238,7 +241,7 @@ std::vector<Row> rows() {
        [] {
          EXPECT_EQ(gpt2_of("--model.width=24").width, 24);
          EXPECT_EQ(llama_of("--model.width=24").width, 24);
-         EXPECT_EQ(shape_of("--model.type=mlp --model.width=24", "embed.weight"), (Shape{61, 24}));
+         EXPECT_EQ(shape_of(kMlp + " --model.width=24", "embed.weight"), (Shape{61, 24}));
        }},
       {"model.intermediate_size",
        [] {
