@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include "mica/core/bus_error.hpp"
 #include "mica/core/error_text.hpp"
 #include "mica/launch/first_exchange.hpp"
 #include "mica/launch/init_watch.hpp"
@@ -94,6 +95,7 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
       mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
       mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size");
       launch::check_world_size(num_ranks);
+      tell_bus_errors(num_ranks > 1 ? fmt::format("rank {}: ", rank) : "");
       const bool is_one_program = launch::first_exchange();  // before anything that blocks
       watchdog = std::make_unique<Watchdog>(mpi::Communicator::world());
       mpi::Communicator world = mpi::Communicator::world();

@@ -192,15 +192,15 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
     mapping_.check_unchanged();
     shared_->next_check_ns.store(now + kNsBetweenChecks, std::memory_order_relaxed);
   }
-  const std::byte* p = mapping_.bytes().data() + layout_.offset_bytes + begin * layout_.token_bytes;
-  if (shared_->is_scattered.load(std::memory_order_relaxed)) mapping_.prefetch({p, static_cast<std::size_t>(count * layout_.token_bytes)});
-  if (layout_.token_bytes == 4) {
-    std::memcpy(out.data(), p, out.size_bytes());
-    return;
-  }
-  for (std::size_t i = 0; i < out.size(); ++i) {  // the offset may be odd
+  const auto offset = static_cast<std::size_t>(layout_.offset_bytes + begin * layout_.token_bytes);
+  const auto num_bytes = static_cast<std::size_t>(count * layout_.token_bytes);
+  if (shared_->is_scattered.load(std::memory_order_relaxed)) mapping_.prefetch(mapping_.bytes().subspan(offset, num_bytes));
+  const std::span<std::byte> copied = std::as_writable_bytes(out).last(num_bytes);  // 16-bit ids lie behind what is made of them
+  mapping_.read(offset, copied);
+  if (layout_.token_bytes == 4) return;
+  for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint16_t id = 0;
-    std::memcpy(&id, p + 2 * i, 2);
+    std::memcpy(&id, copied.data() + 2 * i, 2);
     out[i] = id;
   }
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "mica/core/bus_error.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/unique_fd.hpp"
 #include "mica/io/raw_file.hpp"
@@ -48,6 +49,13 @@ MappedFile MappedFile::open(const std::string& path) {
     file.bytes_ = {static_cast<const std::byte*>(p), length};
   }
   return file;
+}
+
+void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
+  invariant(offset <= bytes_.size() && out.size() <= bytes_.size() - offset, "a range of bytes lies in its file");
+  if (copy_pages(out, bytes_.data() + offset)) return;
+  check_unchanged();
+  throw IoError(fmt::format("{}: bytes {} to {} cannot be read: the disk or the file server failed", path_, offset, offset + out.size()));
 }
 
 void MappedFile::set_access(Access access) const {  // advice: where it cannot be taken, reading is only slower

@@ -127,6 +127,30 @@ TEST_F(OneRankFails, ABatchThatCannotBeReadLosesNoStep) {
   }
 }
 
+// A read of a mapped page that is gone is a signal by nature.
+TEST_F(OneRankFails, ATokenFileThatIsCutIsNamedAndLosesNoLongStep) {
+  const std::string path = folder_ / "cut.bin";
+  for (const bool is_long : {false, true}) {
+    fs::remove_all(run_folder());
+    write_tokens(path, 200'000);
+    Child child(
+        command(2, {"--data.train=" + path, "--train.log_interval=1", is_long ? "--train.global_batch=2000" : "--train.seq_len=31"}));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    fs::resize_file(path, 4096);
+    const Finished seen = child.wait(kSeconds);
+    EXPECT_EQ(seen.status, 3) << seen.output;
+    const std::vector<std::string> lines = seen.error_lines();
+    ASSERT_EQ(lines.size(), 1u) << seen.output;
+    EXPECT_THAT(lines[0], HasSubstr(path + ": the file shrank from 400000 to 4096 bytes while in use"));
+    EXPECT_TRUE(have_ended(ranks, 20));
+    if (!is_long) continue;
+    const std::vector<std::string> saved = checkpoints_of(run_folder());
+    ASSERT_EQ(saved.size(), 1u) << seen.output;
+    EXPECT_EQ(std::stoll(saved[0].substr(5)), step_lines(run_folder()).back().step);
+  }
+}
+
 TEST_F(OneRankFails, AnEvaluationThatFailsLosesNoStep) {
   // Batches of two sequences go to ranks in turns, so rank 1 reads sequences 4 r + {2, 3} in round r.
   const std::string path = large_file_with_bad_token((4 * 3 + 2) * 32 + 7);

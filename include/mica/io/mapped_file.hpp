@@ -11,9 +11,9 @@ namespace mica::io {
 
 /// A file mapped into memory for reading. The mapping is shared with every process that maps the same file. It keeps no file
 /// descriptor, so thousands of files can be mapped at once.
-/// The file must not shrink while it is mapped: touching a page past the end kills the process (SIGBUS). check_unchanged() may
-/// detect that earlier. The file may be deleted, or replaced by another of the same name: the mapping then still
-/// shows the old one.
+/// The file must not shrink while it is mapped: of bytes() a page past the end ends the process (core/bus_error.hpp), and read() throws. Up
+/// to there, what was cut from a page is zeros: check_unchanged() finds that. The file may be deleted, or replaced by another of the same
+/// name: the mapping then still shows the old one.
 class MappedFile {
  public:
   /// @throws IoError (missing, unreadable, not a regular file). An empty file gives an empty mapping.
@@ -24,6 +24,8 @@ class MappedFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// Copies bytes from `offset` on, which lie in the mapping. @throws IoError where a page of them cannot be read
+  void read(std::size_t offset, std::span<std::byte> out) const;
   /// Device and inode: equal for all names of one file.
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> identity() const { return {device_, inode_}; }
   /// How pages that are not in memory are read: with many of their neighbours (the default), or alone.

@@ -219,6 +219,27 @@ TEST(TokenFile, AFileThatShrinksWhileInUseIsAnErrorAndNotASignal) {
   EXPECT_THAT(error_of<IoError>([&] { (void)file.token(99999); }), HasSubstr("shrank"));
 }
 
+// Between two looks at its length, too.
+TEST(TokenFile, PagesThatAreGoneAreAnErrorAndNotASignal) {
+  for (const bool is_u32 : {false, true}) {
+    const TemporaryFolder folder;
+    const std::string path = folder / (is_u32 ? "x.h5" : "x.bin");
+    if (is_u32) {
+      write_hdf5_tokens(path, counting_tokens<std::uint32_t>(100'000), {0, "", io::FileType::u32});
+    } else {
+      write_text(path, bytes_of(counting_tokens<std::uint16_t>(100'000)));
+    }
+    const auto file = TokenFile::open(path);
+    EXPECT_EQ(file.token(1), 1);
+    std::filesystem::resize_file(path, 10'000);
+    EXPECT_THAT(error_of<IoError>([&] { (void)file.token(99'999); }), HasSubstr("shrank"));
+    std::filesystem::rename(path, path + ".old");  // now its length is not known
+    EXPECT_THAT(error_of<IoError>([&] { (void)file.token(99'999); }),
+                AllOf(HasSubstr(path + ": bytes "), HasSubstr("cannot be read: the disk or the file server failed")));
+    EXPECT_EQ(file.token(2), 2);
+  }
+}
+
 // Each look is a system call, and on a network file system may be a request to its server.
 TEST(TokenFile, LooksWhetherItHasShrunkOnceASecond) {
   const TemporaryFolder folder;
