@@ -11,6 +11,8 @@ bin=${MICA_BIN:-build/release/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 threads=${THREADS:-1}
 expect_number THREADS "$threads"
+cores=${CORES_PER_RANK:-$threads}   # fewer than threads where two of them share a core
+expect_number CORES_PER_RANK "$cores"
 [[ -z "${RANKS:-}" ]] || expect_number RANKS "$RANKS"
 
 # Cores that this script may use, as Open MPI counts them: nproc counts hardware threads, and obeys variables of OpenMP.
@@ -55,5 +57,5 @@ else
 fi
 [[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores
-save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$threads" --bind-to core \
+save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$cores" --bind-to core \
   "$bin/mica-train" "$1" --mesh.device=cpu "${@:2}"

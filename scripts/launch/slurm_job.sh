@@ -80,9 +80,28 @@ try_times() {
   return 1
 }
 
+# Cores of a task, as Open MPI counts them. Slurm's CPUs are hardware threads where a node has more CPUs than cores, unless the job asked for
+# one thread a core.
+cores_per_task() {
+  local cpus=${SLURM_CPUS_PER_TASK:-1} node all sockets cores
+  node=$(scontrol show node "${SLURMD_NODENAME:-}" 2>/dev/null) || true
+  field() { grep -o "\b$1=[0-9]*" <<<"$node" | head -n 1 | cut -d = -f 2; }
+  all=$(field CPUTot) sockets=$(field Sockets) cores=$(field CoresPerSocket)
+  cores=$((${sockets:-0} * ${cores:-0}))
+  if [[ $cores -gt 0 && ${all:-0} -gt $cores && ${SLURM_HINT:-} != nomultithread && ${SLURM_THREADS_PER_CORE:-} != 1 ]]; then
+    cpus=$((cpus / (all / cores)))
+  fi
+  echo $((cpus > 0 ? cpus : 1))
+}
+
 run_job() {
-  local device=$1 bin launcher binding command attempt step status is_asked=false what="saved and stopped"
+  local device=$1 bin launcher binding command attempt step status tasks is_asked=false what="saved and stopped"
   shift
+  if [[ ${SLURM_HET_SIZE:-1} -gt 1 ]]; then   # srun would start the first component alone, with one thread a rank
+    echo "mica: error: this is a heterogeneous job of $SLURM_HET_SIZE components: ask for all nodes in one component, or write a batch script" \
+         "with an srun --het-group=0-$((SLURM_HET_SIZE - 1)) line of your own (docs/clusters.md)" >&2
+    exit 2
+  fi
   # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
   # itself (scancel, preemption), they treat both as one request. $! is known as soon as the step runs.
   trap 'is_asked=true; [[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1 USR2 TERM
@@ -102,7 +121,9 @@ run_job() {
   if [[ $launcher == mpirun ]]; then
     export SLURM_EXPORT_ENV=ALL   # for mpirun's own srun
     unset HOSTFILE   # perhaps of the shell that submitted: the hosts are the job's
-    export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
+    tasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}   # not set where neither tasks nor tasks a node were asked for
+    export RANKS=$tasks THREADS=$OMP_NUM_THREADS CORES_PER_RANK MICA_BIN=$bin GPUS_PER_NODE=$((tasks / SLURM_JOB_NUM_NODES))
+    CORES_PER_RANK=$(cores_per_task)
     command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
   else
     # After a rank's death the others may save for ten minutes. If they wait in MPI for ever, srun ends them after eleven.

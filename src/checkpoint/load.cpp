@@ -226,25 +226,26 @@ class Loader {
   LoadReport report_;
 };
 
-/// Whether all files that its manifest names are there in their sizes.
-bool is_complete(const std::string& folder) {
+/// Whether a run can resume from it: all files that its manifest names are there in their sizes, and it has the optimizer's state.
+bool is_resumable(const std::string& folder) {
   try {
-    check_file_sizes(read_manifest(folder), folder);
-    return true;
+    const Manifest manifest = read_manifest(folder);
+    check_file_sizes(manifest, folder);
+    return !manifest.optimizer.empty();
   } catch (const Error&) {  // of another format, for example: cannot be resumed from
     return false;
   }
 }
 
-/// The newest checkpoint beside this one that is older and has all files in their sizes; empty if there is none. Their bytes are not read,
-/// which would keep the user waiting for minutes: loading checks them.
-std::string older_complete_checkpoint(const std::string& checkpoint_folder) {
+/// The newest checkpoint beside this one that is older and resumable; empty if there is none. Their bytes are not read, which would keep
+/// the user waiting for minutes: loading checks them.
+std::string older_resumable_checkpoint(const std::string& checkpoint_folder) {
   std::vector<CheckpointPath> all = list_checkpoints(io::parent_directory(checkpoint_folder));
   const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
   const auto self = std::ranges::find_if(all, [&](const CheckpointPath& each) { return fs::path(each.path).filename() == name; });
   if (self == all.end()) return "";
   all.erase(self, all.end());
-  const auto older = std::ranges::find_if(all | std::views::reverse, [](const CheckpointPath& each) { return is_complete(each.path); });
+  const auto older = std::ranges::find_if(all | std::views::reverse, [](const CheckpointPath& each) { return is_resumable(each.path); });
   return older == all.rend() ? "" : older->path;
 }
 
@@ -254,9 +255,9 @@ auto with_older_checkpoint(const std::string& folder, const HostComm& comm, Acti
   try {
     return action();
   } catch (const DamagedCheckpointError& e) {
-    const std::string older = comm.from_root(0, [&] { return older_complete_checkpoint(folder); });
+    const std::string older = comm.from_root(0, [&] { return older_resumable_checkpoint(folder); });
     DamagedCheckpointError error(
-        e.what() + (older.empty() ? std::string("; there is no older complete checkpoint beside it")
+        e.what() + (older.empty() ? std::string("; there is no older complete checkpoint with optimizer state beside it")
                                   : fmt::format("; the next older complete one is {}: resume with --checkpoint.resume={}", older, older)));
     error.set_num_sharers(e.num_sharers());
     throw error;

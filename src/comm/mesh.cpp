@@ -121,6 +121,17 @@ Mesh::Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> sh
           replicate_->rank(), shard_rank(), replica_rank());
 }
 
+int Mesh::world_rank_of(int mesh_rank) const {
+  return places_.empty() ? mesh_rank : places_[static_cast<std::size_t>(mesh_rank)].world_rank;
+}
+
+std::string Mesh::shard_group_text(int replica_rank) const {
+  const std::vector<int> members = shard_members(geometry_, replica_rank);
+  std::vector<int> world_ranks;
+  for (const int r : members) world_ranks.push_back(world_rank_of(r));
+  return braces(world_ranks) + hosts_of(members, places_);
+}
+
 void Mesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places) {
   const int epoch = epoch_ + 1;
   *this = Mesh(std::move(world), geometry, std::move(places));
@@ -131,19 +142,17 @@ void Mesh::require_shards_inside_nodes(const std::string& what) const {
   if (places_.empty()) return;
   const std::optional<int> replica = geometry_.replica_over_nodes(places_);
   if (!replica) return;
-  const std::vector<int> members = shard_members(geometry_, *replica);
   throw ConfigError(
-      fmt::format("{} needs shard groups inside nodes, but the shard group {} is{}: use fsdp.strategy=hybrid_shard with "
+      fmt::format("{} needs shard groups inside nodes, but one is {}: use fsdp.strategy=hybrid_shard with "
                   "mesh.shard_size=node, or set mesh.backend=mpi",
-                  what, braces(members), hosts_of(members, places_)));
+                  what, shard_group_text(*replica)));
 }
 
 std::string Mesh::describe() const {
   constexpr int kMostGroups = 8;
   std::string groups;
   for (int r = 0; r < geometry_.replicas && r < kMostGroups; ++r) {
-    const std::vector<int> members = shard_members(geometry_, r);
-    groups += fmt::format("{}{}{}", r == 0 ? "" : "; ", braces(members), hosts_of(members, places_));
+    groups += (r == 0 ? "" : "; ") + shard_group_text(r);
   }
   if (geometry_.replicas > kMostGroups) groups += fmt::format("; ... {} more", geometry_.replicas - kMostGroups);
   return fmt::format("mesh {} x {} (replicate x shard), shard groups: {}", geometry_.replicas, geometry_.shard_size, groups);

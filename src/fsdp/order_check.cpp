@@ -107,6 +107,8 @@ std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
                      strategy_name(unit.options().strategy));
 }
 
+int OrderCheck::world_rank_of(std::ptrdiff_t mesh_rank) const { return device_mesh_.mesh().world_rank_of(static_cast<int>(mesh_rank)); }
+
 void OrderCheck::compare(Point point, const Unit* unit) {
   const std::int64_t index = unit ? static_cast<std::int64_t>(unit->index()) : -1;
   const std::string gathers = unit ? gathers_of(point, *unit) : "";
@@ -117,12 +119,13 @@ void OrderCheck::compare(Point point, const Unit* unit) {
   if (other == of_ranks.end()) return;
   if ((*other)[0] == of_ranks[0][0] && (*other)[1] == of_ranks[0][1]) {
     const std::vector<std::string> texts = make_group_comm(group, device_mesh_.compute())->gather_strings(gathers);
-    const auto rank = static_cast<std::size_t>(other - of_ranks.begin());
+    const auto rank = other - of_ranks.begin();
     throw Error(
-        fmt::format("ranks gather different units, so they would take each other's blocks: before the {} of {} rank 0 {}, rank {} "
+        fmt::format("ranks gather different units, so they would take each other's blocks: before the {} of {} rank {} {}, rank {} "
                     "{}. Give "
                     "every rank the same options and prefetch lists, and unshard and reshard the same units by hand on all of them",
-                    point == Point::forward ? "forward" : "backward", parameters_of(*unit), texts[0], rank, texts[rank]));
+                    point == Point::forward ? "forward" : "backward", parameters_of(*unit), world_rank_of(0), texts[0], world_rank_of(rank),
+                    texts[static_cast<std::size_t>(rank)]));
   }
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
     const auto what = static_cast<Point>(numbers[0]);
@@ -135,9 +138,9 @@ void OrderCheck::compare(Point point, const Unit* unit) {
                        parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));
   };
   throw Error(
-      fmt::format("ranks use their units in different orders, so their collectives would not match: rank 0 {}, rank {} {}. "
+      fmt::format("ranks use their units in different orders, so their collectives would not match: rank {} {}, rank {} {}. "
                   "Every rank must run the same units in the same order in the first step, and give each a gradient",
-                  describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
+                  world_rank_of(0), describe(of_ranks[0]), world_rank_of(other - of_ranks.begin()), describe(*other)));
 }
 
 void OrderCheck::compare_gradients(const Unit& unit) {
@@ -150,11 +153,11 @@ void OrderCheck::compare_gradients(const Unit& unit) {
     const auto [first, other] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
     if (first == of_ranks[0].end()) continue;
     throw Error(fmt::format(
-        "parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
+        "parameter {} of unit {} has {} gradient on rank {} and {} on rank {}, and in original-parameter "
         "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
         "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes an absent gradient as zero",
         parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(), *first != 0 ? "a" : "no",
-        *other != 0 ? "one" : "none", r));
+        world_rank_of(0), *other != 0 ? "one" : "none", world_rank_of(static_cast<std::ptrdiff_t>(r))));
   }
 }
 
@@ -176,8 +179,8 @@ void OrderCheck::warn_of_deviation(const Unit& unit) {
     for (const std::size_t i : order) found.push_back(units_[i]->name());
     return fmt::format("{}", fmt::join(found, " "));
   };
-  device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}", device_mesh_.mesh().rank(), what,
-                             names(first_.order), names(order_));
+  device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}",
+                             world_rank_of(device_mesh_.mesh().rank()), what, names(first_.order), names(order_));
 }
 
 }  // namespace mica::fsdp

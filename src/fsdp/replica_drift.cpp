@@ -19,15 +19,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-int world_rank_of(const Mesh& mesh, int mesh_rank) {
-  return mesh.places().empty() ? mesh_rank : mesh.places()[static_cast<std::size_t>(mesh_rank)].world_rank;
-}
-
 /// Compares the hashes of all ranks that hold one shard of one unit. @param hash_of  called with a mesh rank
 template <class HashOf>
 void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shard_size, const HashOf& hash_of) {
   std::map<std::uint64_t, std::vector<int>> holders;
-  for (int rank = shard_rank; rank < mesh.world_size(); rank += shard_size) holders[hash_of(rank)].push_back(world_rank_of(mesh, rank));
+  for (int rank = shard_rank; rank < mesh.world_size(); rank += shard_size) holders[hash_of(rank)].push_back(mesh.world_rank_of(rank));
   if (holders.size() == 1) return;
   std::string seen;
   for (const auto& [hash, ranks] : holders) {

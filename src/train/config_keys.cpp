@@ -283,7 +283,7 @@ std::vector<ConfigKey> make_keys() {
       choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of gradient reduction; auto: param_dtype"),
       choice("fsdp.buffer_dtype", MICA_FIELD(fsdp.buffer_dtype), {"auto", "fp32", "bf16", "fp16"},
-             "dtype of floating-point module buffers; auto: unchanged"),
+             "dtype of floating-point module buffers, which gpt2, llama and mlp do not have; auto: unchanged"),
       flag("fsdp.keep_low_precision_grads", MICA_FIELD(fsdp.keep_low_precision_grads),
            "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation and clipping round to it, and in fp16 "
            "so does the division by the loss scale (the smallest number of fp16 is 6e-8)"),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -24,10 +23,6 @@ struct ConfigKey {
   std::string old_name = {};    ///< "model.hidden": still read; empty: it never had another name
   std::string since = "0.1.0";  ///< the first version of Mica that has the key, by either name
 };
-
-/// Without effect where model.rope_scaling is none.
-inline constexpr std::array<std::string_view, 4> kKeysOfRopeScaling{"model.rope_factor", "model.rope_low_freq_factor",
-                                                                    "model.rope_high_freq_factor", "model.rope_original_context"};
 
 /// Every key, by section, in the order of --help.
 [[nodiscard]] const std::vector<ConfigKey>& config_keys();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mica/core/error.hpp"
@@ -13,41 +14,46 @@
 namespace mica::train {
 namespace {
 
-/// A choice and the keys that have no effect with it.
 struct IdleKeys {
-  bool is_chosen;
-  std::string choice;
+  std::string choice;  ///< "model.type = mlp"
   std::vector<std::string_view> keys;
 };
 
+/// The config's choices that leave keys without an effect.
 std::vector<IdleKeys> idle_keys(const Config& config) {
+  std::vector<IdleKeys> found;
+  const auto add = [&](bool is_chosen, const std::string& choice, std::vector<std::string_view> keys) {
+    if (is_chosen) found.push_back({choice, std::move(keys)});
+  };
   const std::string& type = config.model.type;
   const std::string& optimizer = config.optim.type;
   const bool is_scaled = config.fsdp.param_dtype == "fp16" || config.fsdp.reduce_dtype == "fp16";
-  return {
-      {type != "llama",
-       "model.type = " + type,
-       {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling"}},
-      {type != "llama", "model.type = " + type, {kKeysOfRopeScaling.begin(), kKeysOfRopeScaling.end()}},
-      {config.model.rope_scaling == "none", "model.rope_scaling = none", {kKeysOfRopeScaling.begin(), kKeysOfRopeScaling.end()}},
-      {type != "gpt2", "model.type = " + type, {"model.dropout"}},
-      {type == "mlp", "model.type = mlp", {"model.heads", "model.context", "model.tie_embeddings"}},
-      {config.fsdp.wrap != "size", "fsdp.wrap = " + config.fsdp.wrap, {"fsdp.min_numel"}},
-      {config.fsdp.sharding == "flat", "fsdp.sharding = flat", {"fsdp.shard_dims"}},
-      {optimizer == "sgd", "optim.type = sgd", {"optim.beta1", "optim.beta2", "optim.eps"}},
-      {optimizer != "sgd", "optim.type = " + optimizer, {"optim.momentum", "optim.nesterov"}},
-      {!is_scaled, "dtypes other than fp16", {"optim.loss_scale", "optim.loss_scale_interval"}},
-      {config.optim.schedule == "constant", "optim.schedule = constant", {"optim.min_lr"}},
-      {config.train.on_bad_step == "none", "train.on_bad_step = none", {"train.grad_norm_spike"}},
-  };
+  add(type != "llama", "model.type = " + type,
+      {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor",
+       "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"});
+  add(config.model.rope_scaling == "none", "model.rope_scaling = none",
+      {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"});
+  add(type != "gpt2", "model.type = " + type, {"model.dropout"});
+  add(type == "mlp", "model.type = mlp", {"model.heads", "model.context", "model.tie_embeddings"});
+  add(config.fsdp.wrap != "size", "fsdp.wrap = " + config.fsdp.wrap, {"fsdp.min_numel"});
+  add(config.fsdp.sharding == "flat", "fsdp.sharding = flat", {"fsdp.shard_dims"});
+  add(optimizer == "sgd", "optim.type = sgd", {"optim.beta1", "optim.beta2", "optim.eps"});
+  add(optimizer != "sgd", "optim.type = " + optimizer, {"optim.momentum", "optim.nesterov"});
+  add(!is_scaled, "dtypes other than fp16", {"optim.loss_scale", "optim.loss_scale_interval"});
+  add(config.optim.schedule == "constant", "optim.schedule = constant", {"optim.min_lr"});
+  add(config.train.on_bad_step == "none", "train.on_bad_step = none", {"train.grad_norm_spike"});
+  return found;
 }
 
 }  // namespace
 
+bool is_idle(const Config& config, std::string_view key) {
+  return std::ranges::any_of(idle_keys(config), [&](const IdleKeys& idle) { return std::ranges::find(idle.keys, key) != idle.keys.end(); });
+}
+
 void refuse_idle_keys(const Config& config) {
   static const Config defaults;
   for (const IdleKeys& idle : idle_keys(config)) {
-    if (!idle.is_chosen) continue;
     for (const std::string_view name : idle.keys) {
       const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
       const std::string value = key->get(config), by_default = key->get(defaults);

@@ -9,6 +9,7 @@
 #include "mica/core/rounding.hpp"
 
 #include "config_keys.hpp"
+#include "idle_keys.hpp"
 
 namespace mica::train {
 namespace {
@@ -41,12 +42,11 @@ std::vector<std::string> check_keys(const Config& config, const Config& saved, c
           change.before, change.after));
     }
     if (is_free(change.key)) continue;
-    const bool no_scaling = saved.model.rope_scaling == "none" && config.model.rope_scaling == "none";
-    if (no_scaling && std::ranges::find(kKeysOfRopeScaling, change.key) != kKeysOfRopeScaling.end()) continue;
+    if (is_idle(config, change.key) && is_idle(saved, change.key)) continue;
     if (change.key == "model.init_from") {
       if (!config.model.init_from.empty())
         told.push_back(
-            fmt::format("model.init_from: {} is not read, since the run resumes with its own model; choose another run.name to "
+            fmt::format("model.init_from: {} is not read, since the run resumes with its own model; choose another run.dir to "
                         "start from it",
                         change.after));
       continue;

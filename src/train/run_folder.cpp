@@ -74,7 +74,8 @@ std::optional<std::string> newest_of_line(const Config& config, StartPoint& star
       if (!is_of_line) break;
       if (!header.optimizer.empty() || each.step >= config.train.steps) return each.path;
       start.passed_over.push_back(each.step);
-    } catch (const CheckpointError&) {  // damaged: the one before it
+    } catch (const CheckpointError& damage) {
+      start.damaged.emplace_back(damage.what());
     }
   }
   return std::nullopt;

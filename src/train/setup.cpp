@@ -256,7 +256,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
                                              {.shares_memory = shares_memory}, places, group_backend(choice.backend, config.mesh, device)));
     if (shares_memory) device.mesh->require_shards_inside_nodes("mesh.backend = shared");
   });
-  if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
+  if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(world.rank());
   const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
   if (!on_gpu && mode == StreamMode::threaded) device.waits = std::make_unique<Stopwatch>();
   fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {

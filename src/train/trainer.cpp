@@ -58,6 +58,8 @@ std::string_view name_of_first(StepPhase phase) {
 
 }  // namespace
 
+Trainer::~Trainer() { static_cast<void>(device_.device_mesh->compute().record().has_failed()); }
+
 void Trainer::open_metrics() {
   const auto warn = [&](const std::string& text) { progress_->warn(text); };
   metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", warn);
@@ -122,8 +124,8 @@ ExitCode Trainer::train() {
   last_save_begin_ = asked_at_ = Clock::now();
   RequestPace pace(last_done_, Clock::now());
   begin_interval();
-  StepTrace trace(device_.tracer.get(), model_.context.compute, config_.log.trace, config_.run_folder(), device_.mesh->rank(),
-                  device_.mesh->world_size());
+  StepTrace trace(device_.tracer.get(), model_.context.compute, config_.log.trace, config_.run_folder(), app_.world.rank(),
+                  app_.world.num_ranks());
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
     const double lr = schedule_.at(step);

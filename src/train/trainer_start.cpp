@@ -177,6 +177,7 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
                     start_point_.num_later == 0
                         ? ""
                         : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later)));
+    for (const std::string& damage : start_point_.damaged) logger_.warn("a newer checkpoint is passed over: {}", damage);
     if (!start_point_.passed_over.empty()) {
       logger_.warn("newer checkpoints hold the model only, without the optimizer state, and cannot be resumed: {}",
                    steps_text(start_point_.passed_over));
@@ -214,6 +215,10 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
   if (config_.train.drift_interval > 0 && !fsdp::has_replicas(*model_.root)) {
     logger_.warn("train.drift_interval = {} has no effect here: no two ranks hold the same shard, so there is nothing to compare",
                  config_.train.drift_interval);
+  }
+  if (config_.fsdp.buffer_dtype != "auto" && model_.root->buffers().entries().empty()) {
+    logger_.warn("fsdp.buffer_dtype = {} has no effect here: a model of type {} has no buffers", config_.fsdp.buffer_dtype,
+                 config_.model.type);
   }
   if (config_.checkpoint.async && !saves_at_intervals(config_)) {
     logger_.warn(

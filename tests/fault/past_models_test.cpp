@@ -15,6 +15,7 @@ namespace mica::test {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -107,7 +108,9 @@ TEST_F(PastModels, ARunsFolderIsResumedFromItsNewestOptimizer) {
   write_text(run_folder() + "/checkpoints/step-00000006/manifest.json", "{");
   const Finished damaged = train({resume, "--train.steps=9", "--run.dir=" + (folder_ / "third")});
   EXPECT_EQ(damaged.status, 2) << damaged.output;
-  EXPECT_THAT(damaged.error_lines(), ElementsAre(HasSubstr("step-00000006/manifest.json")));
+  EXPECT_THAT(damaged.error_lines(), ElementsAre(AllOf(HasSubstr("step-00000006/manifest.json"),
+                                                       HasSubstr("--checkpoint.resume=" + run_folder() + "/checkpoints/step-00000002"))))
+      << "the newest that can be resumed";
 }
 
 }  // namespace

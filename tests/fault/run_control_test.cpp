@@ -120,6 +120,10 @@ TEST_F(RunControl, EvaluationsWithoutDataAreSaid) {
   EXPECT_THAT(train({"--train.eval_interval=2", "--data.val=" + (folder_ / "tokens.bin")}).output, Not(HasSubstr("has no effect")));
 }
 
+TEST_F(RunControl, ADtypeOfBuffersThatAreNotThereIsSaid) {
+  EXPECT_THAT(train({"--fsdp.buffer_dtype=bf16"}).output, HasSubstr("fsdp.buffer_dtype = bf16 has no effect here"));
+}
+
 TEST_F(RunControl, BackgroundSavesWithoutAnIntervalAreSaid) {
   const std::string words = "checkpoint.async = true has no effect here";
   EXPECT_THAT(train({"--checkpoint.async=true"}).output, HasSubstr(words));

@@ -63,6 +63,13 @@ class RunFolder : public ::testing::Test {
     }
     return found;
   }
+  /// @returns run.lock, which now names a job on another host
+  [[nodiscard]] std::string give_to_another_job() const {
+    std::string lock = read_text(run_folder() + "/run.lock");
+    write_text(run_folder() + "/run.lock.new", lock.insert(lock.find("\"host\":\"") + 8, "other-"));
+    fs::rename(run_folder() + "/run.lock.new", run_folder() + "/run.lock");
+    return lock;
+  }
   [[nodiscard]] nlohmann::json inspect(const std::string& path) const {
     const Finished finished = test::run({program("mica-inspect"), "--json", path});
     EXPECT_EQ(finished.status, 0) << finished.output;
@@ -101,10 +108,7 @@ TEST_F(RunFolder, AJobThatHasLostTheFolderEnds) {
     if (flag == "--checkpoint.async=true") flags.emplace_back("--checkpoint.interval=1");
     Child first(command(2, flags));
     ASSERT_TRUE(first.wait_for("step     50/"));
-    std::string lock = read_text(run_folder() + "/run.lock");
-    const std::size_t host = lock.find("\"host\":\"") + 8;
-    write_text(run_folder() + "/run.lock.new", lock.insert(host, "other-"));
-    fs::rename(run_folder() + "/run.lock.new", run_folder() + "/run.lock");
+    const std::string lock = give_to_another_job();
     const Finished lost = first.wait(60);
     EXPECT_FALSE(lost.is_timed_out);
     EXPECT_EQ(lost.status, 3) << lost.output;
@@ -112,6 +116,21 @@ TEST_F(RunFolder, AJobThatHasLostTheFolderEnds) {
     EXPECT_THAT(lost.error_lines()[0], AllOf(HasSubstr("taken the folder over"), HasSubstr("on host other-")));
     EXPECT_TRUE(flag != "--checkpoint.interval=0" || checkpoints_of(run_folder()).empty());
     EXPECT_EQ(read_text(run_folder() + "/run.lock"), lock) << "it is the other job's";
+  }
+}
+
+// Which happens while a step runs that the host has enqueued; its batches, of more than 512 KiB, are memory that free() unmaps.
+TEST_F(RunFolder, AJobThatLosesTheFolderInAStepEndsLikeAnyOther) {
+  for (const char* strategy : {"--fsdp.strategy=full_shard", "--fsdp.strategy=no_shard"}) {
+    fs::remove_all(run_folder());
+    Child first(command(2, {"--train.steps=1000000", "--checkpoint.interval=0", "--mesh.streams=threaded", "--train.micro_batch=5000",
+                            "--model.layers=1", "--model.heads=1", strategy}));
+    ASSERT_TRUE(first.wait_for("step      1/")) << first.wait(1).output;
+    (void)give_to_another_job();
+    const Finished lost = first.wait(60);
+    EXPECT_EQ(lost.status, 3) << lost.output;
+    ASSERT_EQ(lost.error_lines().size(), 1U) << lost.output;
+    EXPECT_THAT(lost.error_lines()[0], HasSubstr("taken the folder over"));
   }
 }
 
@@ -207,6 +226,7 @@ TEST_F(RunFolder, ADamagedCheckpointCostsNoMoreThanItself) {
   const Finished next = until(8);
   ASSERT_EQ(next.status, 0) << next.output;
   EXPECT_EQ(first_progress_step(next.output), 7) << next.output;
+  EXPECT_THAT(next.output, HasSubstr("warning: a newer checkpoint is passed over: " + checkpoint(7) + "/manifest.json"));
   EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/set-aside-2/step-00000007"));
 }
 

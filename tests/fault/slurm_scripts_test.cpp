@@ -30,8 +30,9 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
   }
   /// scontrol, which notes requeues and shows the job, submitted from scripts/launch, in this state.
   void say_of_job(const std::string& state) const {
-    stand_in("scontrol", "[ \"$1\" = show ] || " + std::string(kNote) + "[ \"$1\" = show ] && printf '   " + state +
-                             "\\n   Command=" + script(GetParam()) + " my run.cfg\\n' || true\n");
+    stand_in("scontrol", "[ \"$2\" != node ] || { cat '" + (folder_ / "node") + "' 2>/dev/null; exit; }\n[ \"$1\" = show ] || " +
+                             std::string(kNote) + "[ \"$1\" = show ] && printf '   " + state + "\\n   Command=" + script(GetParam()) +
+                             " my run.cfg\\n' || true\n");
   }
   /// srun: what it says of its plugins, of nodes that answer `true`, and how a step ends. As in Slurm, after sbatch --export=NONE a
   /// step has no PATH unless srun is told otherwise.
@@ -212,6 +213,41 @@ TEST_P(SlurmScripts, ThePluginFitsTheMpiLibrary) {
   expect_refused(with_library("Open MPI v4.1.4", {{"PLUGINS", "none pmi2"}, {"MICA_LAUNCHER", "srun"}}), "no plugin pmix");
   expect_refused(with_library("MPICH 4.0.2", {{"PLUGINS", "none"}}), "neither pmi2 nor pmix");
   expect_refused(with_library("Open MPI v4.1.4", {{"MICA_LAUNCHER", "ssh"}}), "expected srun or mpirun");
+}
+
+TEST_P(SlurmScripts, MpirunCountsCoresAndTasks) {
+  stand_in_srun("exit 1\n");
+  stand_in("mpirun", "echo \"threads $OMP_NUM_THREADS\"\n" + std::string(kNote));
+  const auto with_mpirun = [&](std::map<std::string, std::string> environment) {
+    environment.insert({"MICA_LAUNCHER", "mpirun"});
+    return job({"x.cfg"}, environment).output;
+  };
+  const auto expect_cores = [&](const std::string& cores) {
+    const std::string as = is_gpu() ? "[--bind-to] [none]" : "[--map-by] [slot:PE=" + cores + "] [--bind-to] [core]";
+    EXPECT_THAT(calls(), ElementsAre(HasSubstr(as))) << cores;
+  };
+  write_text(folder_ / "node",
+             "NodeName=n0 Arch=x86_64 CoresPerSocket=4\n   CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.1\n   Sockets=2 Boards=1\n");
+  EXPECT_THAT(with_mpirun({}), is_gpu() ? HasSubstr("threads") : HasSubstr("threads 4"));
+  expect_cores("2");
+  (void)with_mpirun({{"SLURM_CPUS_PER_TASK", "1"}});
+  expect_cores("1");
+  (void)with_mpirun({{"SLURM_HINT", "nomultithread"}});
+  expect_cores("4");
+  (void)with_mpirun({{"SLURM_THREADS_PER_CORE", "1"}});
+  expect_cores("4");
+  write_text(folder_ / "node", "NodeName=n0 CoresPerSocket=4 ThreadsPerCore=2\n   CPUTot=8\n   Sockets=2\n");  // its CPUs are cores
+  (void)with_mpirun({});
+  expect_cores("4");
+  // sbatch --nodes=2, and no word of tasks.
+  (void)launch({"/bin/bash", script(GetParam()), "x.cfg"},
+               {{"SLURM_JOB_ID", "77"}, {"SLURM_JOB_NUM_NODES", "2"}, {"MICA_LAUNCHER", "mpirun"}, {"MICA_BIN", test::program_folder()}});
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [2] ")));
+}
+
+TEST_P(SlurmScripts, AHeterogeneousJobIsRefused) {
+  stand_in_srun("exit 0\n");
+  expect_refused(job({"x.cfg"}, {{"SLURM_HET_SIZE", "3"}}), "heterogeneous job of 3 components");
 }
 
 /// A step that tells of its signals, as ranks do.

@@ -67,12 +67,17 @@ class Mesh {
   [[nodiscard]] ProcessGroup& shard() const { return *shard_; }
   [[nodiscard]] ProcessGroup& replicate() const { return *replicate_; }
   [[nodiscard]] const std::vector<RankPlace>& places() const { return places_; }
+  /// MPI's rank of a rank of the mesh, which users know: they differ where a node's ranks are not side by side in MPI.
+  [[nodiscard]] int world_rank_of(int mesh_rank) const;
   /// @param what  "mesh.backend = shared", for the error  @throws ConfigError naming a shard group on several nodes and its hosts
   void require_shards_inside_nodes(const std::string& what) const;
-  /// "mesh 2 x 2 (replicate x shard), shard groups: {0,1} on node1; {2,3} on node2": printed at start-up.
+  /// "mesh 2 x 2 (replicate x shard), shard groups: {0,1} on node1; {2,3} on node2" (world ranks): printed at start-up.
   [[nodiscard]] std::string describe() const;
 
  private:
+  /// "{0,1} on node1"
+  [[nodiscard]] std::string shard_group_text(int replica_rank) const;
+
   MeshGeometry geometry_;
   std::vector<RankPlace> places_;
   std::unique_ptr<ProcessGroup> world_, shard_, replicate_;

@@ -53,6 +53,7 @@ class OrderCheck {
   };
   enum class Point : std::int64_t { unshard, forward, backward, reduction, end_of_backward };
   void compare(Point point, const Unit* unit);
+  [[nodiscard]] int world_rank_of(std::ptrdiff_t mesh_rank) const;
   [[nodiscard]] std::string gathers_of(Point point, const Unit& unit) const;
   void compare_gradients(const Unit& unit);
   void warn_of_deviation(const Unit& unit);

@@ -25,6 +25,8 @@ struct StartPoint {
   int num_later = 0;  ///< later checkpoints in the folder, which will be set aside
   /// Steps of newer checkpoints without optimizer state, which cannot be resumed; newest first. Rank 0's.
   std::vector<std::int64_t> passed_over;
+  /// What is wrong with newer checkpoints of the run's folder that a path in checkpoint.resume passed over. Rank 0's.
+  std::vector<std::string> damaged;
 };
 
 /// Finds the checkpoint that checkpoint.resume names. Only rank 0 looks and broadcasts, since the others may see an older state of the

@@ -42,6 +42,10 @@ class Trainer {
   /// @param start  find_start()  @param times  outlives it  @collective @throws ConfigError, CheckpointError on all ranks for a user's
   /// mistake.
   Trainer(App& app, const Config& config, StartPoint start, Logger logger, StartTimes& times);
+  /// Waits for a step that an error has left running: its tasks read the batches and call the emergency saver.
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// On rank 0 calls `say` with these keys of the resolved config, batch sizes, mesh, units and memory plan. Warnings go to the log.
   void print_start(IniKeys keys, const std::function<void(const std::string&)>& say) const;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
+#include "mica/comm/watchdog.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/train/config.hpp"
 
@@ -103,13 +105,15 @@ ExitCode run_generate(App& app) {
   const train::Config config = config_of(app.comm, command.source, command.dtype, command.threads);
   std::int64_t context = 0;
   app.comm.agree([&] { context = context_of(command, config.model.context); });
-  FoundTokenizer found;  // rank 0's
+  std::optional<Watchdog::Patience> patience(app.watchdog);  // with files
+  FoundTokenizer found;                                      // rank 0's
   const Inputs inputs = unpack(app.comm.from_first_rank([&] {
     found = open_tokenizer(command, config.model.vocab_size);
     return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = context}));
   }));
   if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
   LoadedModel model(app, config, logger);
+  patience.reset();
   logger.info("{}: {:.1f} M parameters in {}, read in {:.1f} s; {}", model.report().source, static_cast<double>(model.report().numel) / 1e6,
               command.dtype, model.report().ms / 1e3, model.device().describe());
   if (command.task == Command::Task::perplexity) {

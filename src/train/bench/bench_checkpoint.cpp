@@ -138,6 +138,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
     require<ConfigError>(options.steps >= 0, "--steps={}, expected 0 or more", options.steps);
     config = make_config({.model = options.model, .batch = options.batch, .seq = options.seq});
   });
+  const Watchdog::Patience patience(app.watchdog);
   const mpi::Communicator& world = app.world;
   const bool is_main = world.rank() == 0;
   Device device = Device::make(config, app.session, world, Logger());

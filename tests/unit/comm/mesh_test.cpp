@@ -76,13 +76,12 @@ TEST(Mesh, ShardGroupsThatSpanNodesAreNamedWithTheirHosts) {
   check({2, 2}, 1);
   check({4, 2}, 2);
   for (const auto& [counts, shard_size, group] :
-       {std::tuple<std::vector<int>, int, std::string>{{2, 2}, 4, "{0,1,2,3} is on a, b"}, {{3, 3}, 2, "{2,3} is on a, b"}}) {
+       {std::tuple<std::vector<int>, int, std::string>{{2, 2}, 4, "{0,1,2,3} on a, b"}, {{3, 3}, 2, "{2,3} on a, b"}}) {
     try {
       check(counts, shard_size);
       ADD_FAILURE() << "not refused: " << group;
     } catch (const ConfigError& e) {
-      EXPECT_THAT(e.what(),
-                  AllOf(HasSubstr("mesh.backend = shared"), HasSubstr("shard group " + group), HasSubstr("mesh.shard_size=node")));
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("mesh.backend = shared"), HasSubstr("but one is " + group), HasSubstr("mesh.shard_size=node")));
     }
   }
 }
@@ -127,6 +126,16 @@ TEST(Mesh, GroupsAreTheAxes) {
     EXPECT_THAT(members_of(mesh.shard(), rank, *stream), rank < 3 ? ElementsAre(0, 1, 2) : ElementsAre(3, 4, 5));
     EXPECT_THAT(members_of(mesh.replicate(), rank, *stream), ElementsAre(rank % 3, rank % 3 + 3));
     EXPECT_EQ(mesh.describe(), "mesh 2 x 3 (replicate x shard), shard groups: {0,1,2} on a; {3,4,5} on b");
+  });
+}
+
+// As MPI counts them, and reports of slow and lost ranks.
+TEST(Mesh, GroupsAreToldInWorldRanks) {
+  const std::vector<RankPlace> dealt_out = mesh_order({{0, "a", 0, 0}, {1, "b", 1, 0}, {2, "a", 0, 1}, {3, "b", 1, 1}});
+  run_local_ranks(4, [&](std::unique_ptr<ProcessGroup> world) {
+    const Mesh mesh(std::move(world), MeshGeometry::make(dealt_out, kNode), dealt_out);
+    EXPECT_EQ(mesh.describe(), "mesh 2 x 2 (replicate x shard), shard groups: {0,2} on a; {1,3} on b");
+    EXPECT_EQ(mesh.world_rank_of(1), 2);
   });
 }
 

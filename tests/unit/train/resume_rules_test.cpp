@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mica/core/error.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -32,8 +34,32 @@ TEST(CheckResume, AnotherSequenceLengthGoesOnWithTheFirstUnseenToken) {
   EXPECT_EQ(sequences(30), 10 * 7 + 4) << "sequence 3 of 30 begins with token 90, which was seen";
 }
 
+// Earlier versions took heads and a context for an MLP.
+TEST(CheckResume, KeysWithoutAnEffectMayChange) {
+  Config saved;
+  saved.model.type = "mlp";
+  saved.model.heads = 2;
+  saved.model.context = 64;
+  saved.model.rope_factor = 4;
+  checkpoint::Manifest manifest;
+  manifest.global_batch = 4;
+  manifest.config = to_ini(saved, IniKeys::all);
+  Config now;
+  now.model.type = "mlp";
+  const auto resume = [&] {
+    return check_resume(with_batch_of(now, manifest, "x"), manifest, {.fingerprint = "", .num_tokens = 215}, "x").changes;
+  };
+  EXPECT_THAT(resume(), IsEmpty());
+  now.model.layers = 3;
+  EXPECT_THROW((void)resume(), ConfigError);
+  now.model.layers = saved.model.layers;
+  now.model.type = "gpt2";
+  EXPECT_THROW((void)resume(), ConfigError);
+}
+
 TEST(CheckResume, WhatIsTrainedAndFromWhatIsTold) {
   Config saved;
+  saved.model.type = "llama";
   saved.fsdp.freeze = {"transformer.h.0.*"};
   saved.model.init_from = "base";
   saved.optim.loss_scale = 1024;
