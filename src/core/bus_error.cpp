@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
@@ -65,9 +66,12 @@ void print(std::string_view text) {
   }
 }
 
-extern "C" void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
+extern "C" void on_bus_error(int signal, siginfo_t* info, void* context) {
   const bool is_sent = info->si_code <= 0;  // by another process
-  if (!is_sent && way_out != nullptr) ::siglongjmp(*way_out, 1);
+  if (!is_sent && way_out != nullptr) {
+    ::pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);  // as it was before the signal
+    ::siglongjmp(*way_out, 1);
+  }
   if (!is_sent) {
     if (is_told.test_and_set()) return;  // another thread tells, and its return ends the process
     const std::string_view file = file_at(reinterpret_cast<std::uintptr_t>(info->si_addr));
@@ -96,7 +100,7 @@ void handle_bus_errors() {
   if (is_handled.test_and_set()) return;
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // the handler may be left by siglongjmp()
+  action.sa_flags = SA_SIGINFO;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGBUS, &action, &action_before);
 }
