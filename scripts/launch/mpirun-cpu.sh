@@ -39,23 +39,23 @@ if [[ -n "${HOSTFILE:-}" ]]; then
   slots=$(mktemp)
   trap 'rm -f "$slots"' EXIT
   hosts=(--hostfile "$slots")
-  most=$(awk -v threads="$threads" -v ranks="${RANKS:-}" -v slots="$slots" '
+  most=$(awk -v cores_per_rank="$cores" -v ranks="${RANKS:-}" -v slots="$slots" '
     function told(what) { print "mica: " what > "/dev/stderr" }
     { sub(/\r$/, "") }   # written on Windows
     /^[ \t]*(#|$)/ { next }
     match($0, /[ \t]slots[ \t]*=[ \t]*[0-9]+/) {
-      cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); fit = int(cores / threads); most += fit
+      cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); fit = int(cores / cores_per_rank); most += fit
       if (fit) print substr($0, 1, RSTART) "slots=" fit substr($0, RSTART + RLENGTH) > slots
-      else told(FILENAME ":" FNR ": " $1 " has fewer than " threads " cores: no rank starts there")
+      else told(FILENAME ":" FNR ": " $1 " has fewer than " cores_per_rank " cores: no rank starts there")
       next }
-    ranks && threads == 1 { print > slots; most = ranks; next }   # Open MPI counts the cores
+    ranks && cores_per_rank == 1 { print > slots; most = ranks; next }   # Open MPI counts the cores
     { told("error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or set RANKS=N and THREADS=1"); failed = 1; exit 2 }
     END { if (!failed) print most + 0 }' "$HOSTFILE")
   ranks=$((most ? ${RANKS:-most} : 0))
 else
-  ranks=${RANKS:-${SLURM_NTASKS:-$(($(num_cores) / threads))}}   # in a Slurm allocation mpirun knows the hosts
+  ranks=${RANKS:-${SLURM_NTASKS:-$(($(num_cores) / cores))}}   # in a Slurm allocation mpirun knows the hosts
 fi
-[[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
+[[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $cores cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores
 save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$cores" --bind-to core \
   "$bin/mica-train" "$1" --mesh.device=cpu "${@:2}"

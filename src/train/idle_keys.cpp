@@ -25,14 +25,15 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
   const auto add = [&](bool is_chosen, const std::string& choice, std::vector<std::string_view> keys) {
     if (is_chosen) found.push_back({choice, std::move(keys)});
   };
+  const std::vector<std::string_view> of_scaling{"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor",
+                                                 "model.rope_original_context"};
   const std::string& type = config.model.type;
   const std::string& optimizer = config.optim.type;
   const bool is_scaled = config.fsdp.param_dtype == "fp16" || config.fsdp.reduce_dtype == "fp16";
   add(type != "llama", "model.type = " + type,
-      {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor",
-       "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"});
-  add(config.model.rope_scaling == "none", "model.rope_scaling = none",
-      {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"});
+      {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling"});
+  add(type != "llama", "model.type = " + type, of_scaling);
+  add(config.model.rope_scaling == "none", "model.rope_scaling = none", of_scaling);
   add(type != "gpt2", "model.type = " + type, {"model.dropout"});
   add(type == "mlp", "model.type = mlp", {"model.heads", "model.context", "model.tie_embeddings"});
   add(config.fsdp.wrap != "size", "fsdp.wrap = " + config.fsdp.wrap, {"fsdp.min_numel"});

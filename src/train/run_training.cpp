@@ -29,7 +29,8 @@ Trains a model with parameters, gradients and optimizer state sharded over MPI r
                         other keys have their defaults
   --section.key=value   sets a key and overrides the config file; --section.key value is the same
   --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan to
-                        standard output, and warns if this machine lacks the memory or the disk space, or cannot write the run's folder
+                        standard output, and warns if this machine lacks the memory or the disk space, or cannot write
+                        the run's folder
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
