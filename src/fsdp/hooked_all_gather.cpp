@@ -8,6 +8,7 @@
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/core/rounding.hpp"
+#include "mica/fsdp/state_tensor.hpp"
 
 #include "extent.hpp"
 
@@ -19,13 +20,6 @@ constexpr std::int64_t kPartAlignment = 64;
 std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kPartAlignment); }
 
 TensorView as_bytes(const TensorView& view) { return {view.data, Shape{view.bytes()}, DType::u8}; }
-
-/// The shape of `rows` rows of the parameter.
-Shape with_num_rows(const Shape& shape, std::int64_t rows) {
-  std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
-  dims[0] = rows;
-  return Shape(dims);
-}
 
 }  // namespace
 
@@ -40,7 +34,7 @@ std::vector<HookedAllGather::Part> HookedAllGather::make_parts(ConstTensorView m
       AllGatherHooks::Inputs inputs = hooks->second.pre({.stream = stream,
                                                          .pool = device_mesh_.pool(),
                                                          .kernels = kernels,
-                                                         .shard = shard.reshaped(with_num_rows(layout_.parameters()[i].shape, cut.chunk)),
+                                                         .shard = shard.reshaped(with_rows(layout_.parameters()[i].shape, cut.chunk)),
                                                          .num_rows = layout_.num_indices(i, shard_rank),
                                                          .target = dtype});
       require(!inputs.tensors.empty(), "unit {}: the all-gather hook of parameter {} gives no tensor to send, expected one or more",
@@ -161,7 +155,7 @@ void HookedAllGather::write_hooked(std::size_t parameter, const std::vector<Part
   }
   const PerParameterLayout::Cut& cut = layout_.cut(parameter);
   args.parameter = unsharded.slice(layout_.begin_of(parameter), cut.numel * shard_size)
-                       .reshaped(with_num_rows(layout_.parameters()[parameter].shape, cut.chunk * shard_size));
+                       .reshaped(with_rows(layout_.parameters()[parameter].shape, cut.chunk * shard_size));
   hooks_.at(parameter).post(args);
 }
 

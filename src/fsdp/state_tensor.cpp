@@ -7,15 +7,13 @@
 
 #include "mica/core/rounding.hpp"
 
+#include "extent.hpp"
+
 namespace mica::fsdp {
 
 std::int64_t rows_of(const Shape& shape) { return shape.num_dims() == 0 ? 1 : shape[0]; }
 
-std::int64_t row_numel_of(const Shape& shape) {
-  std::int64_t numel = 1;
-  for (std::size_t d = 1; d < shape.num_dims(); ++d) numel *= shape[d];
-  return numel;
-}
+std::int64_t row_numel_of(const Shape& shape) { return extent(shape, 1, shape.num_dims()); }
 
 Rows rows_of_part(const Shape& shape, std::int64_t part, std::int64_t num_parts) {
   const std::int64_t all = rows_of(shape);

@@ -3,9 +3,12 @@
 
 // Private to io: makes and checks every call into HDF5.
 
+#include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <hdf5.h>
 
@@ -54,6 +57,9 @@ T check(T value, const char* call, const Hdf5Where& where) {
 
 /// As check, for calls that return an identifier, which the caller then owns.
 [[nodiscard]] Hdf5Id own(hid_t id, const char* call, const Hdf5Where& where);
+
+/// Extents as HDF5 takes them.
+[[nodiscard]] inline std::vector<hsize_t> to_hsize(std::span<const std::int64_t> values) { return {values.begin(), values.end()}; }
 
 /// The in-file type (little-endian). @throws Hdf5Error.
 [[nodiscard]] Hdf5Id make_type(FileType type, const Hdf5Where& where);

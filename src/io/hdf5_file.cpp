@@ -90,7 +90,7 @@ Hdf5Id make_space(const std::vector<std::int64_t>& dims, const Hdf5Where& where)
     require<Hdf5Error>(d >= 0, "{}: '{}' would have a negative extent {}", where.path, where.object, d);
   }
   if (dims.empty()) return own(H5Screate(H5S_SCALAR), "H5Screate", where);
-  const std::vector<hsize_t> extents(dims.begin(), dims.end());
+  const std::vector<hsize_t> extents = to_hsize(dims);
   return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple", where);
 }
 

@@ -10,8 +10,7 @@ namespace {
 using detail::check;
 using detail::Hdf5Where;
 using detail::own;
-
-std::vector<hsize_t> to_hsize(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+using detail::to_hsize;
 
 /// The source's elements selected in a space of the virtual dataset's extents.
 Hdf5Id select_boxes(const std::vector<std::int64_t>& dims, const Hdf5VirtualSource& source, const Hdf5Where& where) {
