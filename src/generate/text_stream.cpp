@@ -39,6 +39,16 @@ Character character_at(std::string_view text, std::size_t begin) {
   return {length, true, false};
 }
 
+/// The end of what will stay as it is, at least `begin`: SentencePiece writes up to three replacement characters until all bytes of a
+/// character have come.
+std::size_t end_of_settled(std::string_view text, std::size_t begin) {
+  std::size_t end = whole_characters(text);
+  for (int i = 0; i < 3 && end >= begin + kReplacement.size() && text.substr(0, end).ends_with(kReplacement); ++i) {
+    end -= kReplacement.size();
+  }
+  return end;
+}
+
 }  // namespace
 
 std::size_t whole_characters(std::string_view text) {
@@ -64,7 +74,7 @@ TextStream::TextStream(const data::Tokenizer& tokenizer, std::span<const std::in
   for (const std::int32_t id : before.last(std::min(before.size(), kContextTokens))) {
     if (is_known(id)) ids_.push_back(id);
   }
-  taken_ = tokenizer_.decode(ids_).size();
+  taken_ = end_of_settled(tokenizer_.decode(ids_), 0);
 }
 
 bool TextStream::is_known(std::int32_t id) const {
@@ -80,9 +90,7 @@ std::string TextStream::push(std::int32_t id) {
   if (!is_known(id)) return finish() + std::string(kReplacement);
   ids_.push_back(id);
   const std::string text = tokenizer_.decode(ids_);
-  std::size_t end = whole_characters(text);
-  // SentencePiece writes replacement characters until all bytes of a character have come.
-  while (end >= taken_ + kReplacement.size() && std::string_view(text).substr(0, end).ends_with(kReplacement)) end -= kReplacement.size();
+  const std::size_t end = end_of_settled(text, taken_);
   if (end <= taken_) return "";
   std::string piece = valid_utf8(std::string_view(text).substr(taken_, end - taken_));
   taken_ = end;

@@ -2,6 +2,7 @@
 // mica-generate as users run it: beside transformers, on several ranks, and what it refuses.
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -229,6 +230,71 @@ TEST_F(Generate, ARunWritesText) {
   EXPECT_EQ(other.status, 2) << other.output;
   EXPECT_THAT(other.output, HasSubstr("its tokens are those of 'bytes', the model's those of 'llama3.tokenizer.json'"));
   EXPECT_EQ(generate({folder_ / "larger", "--vocab=bytes", "--perplexity=" + (folder_ / "text.train.h5")}).status, 0);
+
+  // "the" is one token.
+  const Finished merged = generate({folder_ / "larger", "--vocab=" + reference_path("tokenizers/llama3.tokenizer.json"),
+                                    "--choices=" + write("merged.jsonl", R"({"context": "th", "continuations": ["e"]})")});
+  EXPECT_EQ(merged.status, 2) << merged.output;
+  EXPECT_THAT(merged.output, HasSubstr("merged.jsonl:1: the continuation \"e\" is one token with the end of the context"));
+}
+
+/// SentencePiece models do not say that a text begins with their <s>; transformers adds it.
+TEST_F(Generate, ASentencePieceModelsTextBeginsWithBos) {
+  const std::string model = reference_path("tokenizers/llama_bpe.model");
+  std::filesystem::create_directory(folder_ / "tokenizer");
+  std::filesystem::copy_file(model, folder_ / "tokenizer/tokenizer.model");
+  write("tokenizer/generation_config.json", R"({"bos_token_id": 1, "eos_token_id": 2})");
+  const std::string text = write("text.txt", [] {
+    std::string all;
+    for (int i = 0; i < 100; ++i) all += "a\nb\n\n";
+    return all;
+  }());
+  ASSERT_EQ(run({program("mica-tokenize"), "--vocab=" + model, "--out=" + (folder_ / "text.h5"), "--val-fraction=0", text}).status, 0);
+  const std::string config = write("tiny.cfg",
+                                   "[model]\ntype = llama\nlayers = 1\nheads = 2\nwidth = 16\nvocab_size = 1500\ncontext = 32\n[data]\n"
+                                   "train = " +
+                                       (folder_ / "text.train.h5") + "\n[train]\nsteps = 2\nseq_len = 16\n");
+  ASSERT_EQ(run(training(1, config, {"--run.dir=" + (folder_ / "run")})).status, 0);
+  ASSERT_EQ(run({program("mica-convert"), "hf-export", folder_ / "run", folder_ / "hf", "--tokenizer=" + (folder_ / "tokenizer")}).status,
+            0);
+
+  const auto rated = [&](const std::string& question) {
+    const Finished got = generate({folder_ / "hf", "--choices=" + write("question.jsonl", question)});
+    EXPECT_EQ(got.status, 0) << got.output;
+    return got.output;
+  };
+  const auto rated_ids = [&](const std::string& context, const std::string& continuation) {
+    return rated(R"({"context_ids": [)" + context + R"(], "continuation_ids": [[)" + continuation + "]]}");
+  };
+  const std::string after_text = R"({"context": "🎉", "continuations": ["\n"]})";
+  const std::string alone = R"({"context": "", "continuations": ["\n\n\n"]})";
+  const std::string ids = "1430, 243, 162, 145, 140";  // of the first text
+  EXPECT_EQ(rated(after_text), rated_ids("1, " + ids, "13"));
+  EXPECT_EQ(rated(alone), rated_ids("1", "1430, 13, 13, 13"));
+  EXPECT_NE(rated_ids("1, " + ids, "13"), rated_ids(ids, "13"));
+  EXPECT_EQ(generate({folder_ / "hf", "--perplexity=" + text}).status, 0);
+
+  write("hf/tokenizer_config.json", R"({"add_bos_token": false})");
+  EXPECT_EQ(rated(after_text), rated_ids(ids, "13"));
+  EXPECT_EQ(rated(alone), rated_ids("2", "1430, 13, 13, 13"));
+
+  write("hf/tokenizer_config.json", "{}");
+  const std::string model_config = read_text(folder_ / "hf/config.json"), bos = "\"bos_token_id\": 1";
+  ASSERT_NE(model_config.find(bos), std::string::npos) << model_config;
+  write("hf/config.json", std::string(model_config).replace(model_config.find(bos), bos.size(), "\"bos_token_id\": 5000"));
+  const Finished outside = generate({folder_ / "hf", "--perplexity=" + text});
+  EXPECT_EQ(outside.status, 2) << outside.output;
+  EXPECT_THAT(outside.output, HasSubstr("token id 5000 is not in the model's vocabulary, 0 to 1499"));
+}
+
+TEST_F(Generate, AFoldersNameMayBeInAnyEncoding) {
+  const std::string folder = folder_ / "mod\xe8le";
+  std::filesystem::copy(kFolders + "gpt2", folder);
+  for (const int ranks : {1, 2}) {
+    const Finished got = generate({folder, "--prompt-ids=1", "--print-ids", "--max-new-tokens=2"}, ranks);
+    EXPECT_EQ(got.status, 0) << got.output;
+    EXPECT_EQ(got.output, generate({kFolders + "gpt2", "--prompt-ids=1", "--print-ids", "--max-new-tokens=2"}).output);
+  }
 }
 
 /// Not silently, nor with --quiet.
@@ -271,6 +337,8 @@ TEST_F(Generate, MistakesAreTold) {
       {{gpt2, "--prompt-ids=1", "--tempreature=1"}, "--tempreature"},
       {{gpt2, "--prompt-ids=1", "--print-ids", "--temperature=-1"}, "--temperature is -1"},
       {{gpt2, "--prompt-ids=1", "--print-ids", "--top-p=0"}, "--top-p is 0"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--top-k=5"}, "set --temperature, too"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--top-p=0.9"}, "set --temperature, too"},
       {{gpt2, "--prompt-ids=1", "--print-ids", "--max-new-tokens=0"}, "--max-new-tokens is 0"},
       {{gpt2, "--prompt-ids=1", "--print-ids", "--dtype=int8"}, "--dtype is 'int8'"},
       {{gpt2, "--prompt-ids=1,x", "--print-ids"}, "'x' is not a token id"},

@@ -21,6 +21,10 @@ struct ModelDescription {
 /// Reads only config.json or the manifest. @throws ConfigError, CheckpointError
 [[nodiscard]] ModelDescription read_model_description(const std::string& path);
 
+/// The tokenizer of the model in such a folder. Its source is empty if the model came from no Hugging Face folder.
+/// @throws ConfigError, CheckpointError, IoError
+[[nodiscard]] HfTokenizer read_model_tokenizer(const std::string& path);
+
 /// Checks that a run with these keys of [model] has the same model. Dropout may differ, and so may a Llama's context, because its
 /// positions have no parameters. @throws ConfigError naming every key that differs, with both values.
 void check_model_keys(const ModelDescription& source, const std::map<std::string, std::string>& run);

@@ -15,7 +15,8 @@ namespace mica::generate {
 /// from decoding each token alone.
 class TextStream {
  public:
-  /// @param before  tokens that the new ones follow; their text is not returned.  @param tokenizer  outlives it
+  /// @param before  tokens that the new ones follow; their text is not returned, but a character that they begin is, as a whole.
+  /// @param tokenizer  outlives it
   TextStream(const data::Tokenizer& tokenizer, std::span<const std::int32_t> before);
 
   /// The text that is complete now; may be empty.

@@ -210,6 +210,12 @@ ModelDescription read_model_description(const std::string& path) {
   return {folder, read_manifest_header(folder).model};
 }
 
+HfTokenizer read_model_tokenizer(const std::string& path) {
+  if (is_hf_folder(path)) return read_hf_tokenizer(path);
+  const std::string folder = resolve_checkpoint(path);
+  return read_tokenizer(folder, read_manifest_header(folder).tokenizer);
+}
+
 void check_model_keys(const ModelDescription& source, const std::map<std::string, std::string>& run) {
   const ModelKeys there = normalized({source.keys, source.source});
   const ModelKeys here = normalized({run, "the config"});

@@ -37,8 +37,8 @@ What to do, one of
 How tokens are chosen. These flags, --print-ids and --batch-size are for text only: --perplexity and --choices ignore them
   --max-new-tokens=100     per prompt; a text also ends at the model's end token, and when its context is full
   --temperature=0          0: always the likeliest token; 1: sample from the model's distribution; lower values favour likely tokens
-  --top-k=0                sample from the k likeliest tokens; 0: from all
-  --top-p=1                sample from the smallest set of likeliest tokens whose probability reaches p
+  --top-k=0                with a temperature above 0: sample from the k likeliest tokens; 0: from all
+  --top-p=1                the same: sample from the smallest set of likeliest tokens whose probability reaches p
   --repetition-penalty=1   above 1: tokens that are already in the prompt or the text become less likely
   --seed=1                 the same seed gives the same tokens, on any number of ranks and in any batch of up to 16 sequences
   --ignore-end             continue after the model's end token
@@ -93,6 +93,10 @@ void check(const Command& command) {
   require<ConfigError>(command.threads >= 0, "--threads is {}, expected a number of threads, or 0 for the rank's cores", command.threads);
   require<ConfigError>(command.dtype == "fp32" || command.dtype == "bf16", "--dtype is '{}', expected fp32 or bf16", command.dtype);
   command.sampling.validate();
+  require<ConfigError>(
+      !command.generates() || command.sampling.temperature > 0 || (command.sampling.top_k == 0 && command.sampling.top_p == 1),
+      "--top-k and --top-p choose the tokens to sample from, but with --temperature=0, the default, the likeliest one is "
+      "always taken: set --temperature, too, for example to 1");
 }
 
 /// Boost takes an empty value only as an argument of its own.

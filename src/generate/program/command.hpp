@@ -30,10 +30,10 @@ struct Command {
   std::int64_t max_new_tokens = 0;
   SamplingOptions sampling;
 
+  /// Whether it continues prompts.
+  [[nodiscard]] bool generates() const { return task == Task::prompt || task == Task::prompt_ids || task == Task::prompts; }
   /// Whether the output is text.
-  [[nodiscard]] bool writes_text() const {
-    return !prints_ids && (task == Task::prompt || task == Task::prompt_ids || task == Task::prompts);
-  }
+  [[nodiscard]] bool writes_text() const { return !prints_ids && generates(); }
 };
 
 /// @throws ConfigError

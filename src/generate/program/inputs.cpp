@@ -13,8 +13,6 @@
 #include "mica/io/json.hpp"
 #include "mica/io/path_check.hpp"
 
-#include "vocabulary.hpp"
-
 namespace mica::generate {
 namespace {
 
@@ -52,7 +50,7 @@ std::vector<Line> read_lines(const std::string& flag, const std::string& path) {
 class Reader {
  public:
   Reader(const FoundTokenizer& found, const ModelLimits& limits)
-      : tokenizer_(found.tokenizer.get()), why_none_(found.why_none), limits_(limits) {}
+      : tokenizer_(found.tokenizer.get()), why_none_(found.why_none), start_(found.start), limits_(limits) {}
 
   /// Refuses tokens of another tokenizer, where both are known.
   void check_tokenizer(const std::string& place, const data::TokenFile& file) const {
@@ -76,8 +74,16 @@ class Reader {
                          ids.size(), limits_.context);
     return ids;
   }
+  /// As transformers encodes a text.
+  [[nodiscard]] Ids encode(const std::string& place, const std::string& text) const {
+    const data::Tokenizer& with = tokenizer(place);
+    Ids ids;
+    if (start_) ids.push_back(*start_);
+    with.encode(text, ids);
+    return ids;
+  }
   [[nodiscard]] Ids prompt_of_text(const std::string& place, const std::string& text) const {
-    Ids ids = encode_prompt(tokenizer(place), text);
+    Ids ids = encode(place, text);
     if (ids.empty()) ids = first_token();
     return prompt(place, std::move(ids));
   }
@@ -102,11 +108,14 @@ class Reader {
     const std::size_t end = context.find_last_not_of(" \t\n\r\v\f");
     const std::string spaces = context.substr(end == std::string::npos ? 0 : end + 1);
     context.resize(context.size() - spaces.size());
-    const data::Tokenizer& with = tokenizer(place);
-    Ids given = encode_prompt(with, context);
+    Ids given = encode(place, context);
     std::vector<Ids> rest;
     for (const std::string& each : continuations) {
-      const Ids whole = encode_prompt(with, context + spaces + each);
+      const Ids whole = encode(place, context + spaces + each);
+      require<ConfigError>(each.empty() || whole.size() > given.size(),
+                           "{}: the continuation {} is one token with the end of the context, so it has none of its own: begin it with a "
+                           "space, or give context_ids and continuation_ids",
+                           place, io::in_quotes(each));
       rest.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(std::min(whole.size(), given.size())), whole.end());
     }
     if (given.empty()) given = first_token();
@@ -121,8 +130,8 @@ class Reader {
   }
   /// The token that stands before a text, if the vocabulary has one.
   [[nodiscard]] Ids first_token() const {
+    if (start_) return {*start_};
     if (tokenizer_ == nullptr) return {};
-    if (const auto start = tokenizer_->start_of_document()) return {*start};
     if (const auto end = tokenizer_->end_of_document()) return {*end};
     return {};
   }
@@ -130,6 +139,7 @@ class Reader {
  private:
   const data::Tokenizer* tokenizer_;
   std::string why_none_;
+  std::optional<std::int32_t> start_;
   ModelLimits limits_;
 };
 
@@ -193,6 +203,7 @@ void read_rated_text(const Reader& reader, const std::string& path, Inputs& inpu
     }
   }
   reader.check_ids(place, inputs.text);
+  if (inputs.before_text) reader.check_ids(place, {*inputs.before_text});
   require<ConfigError>(inputs.text.size() + (inputs.before_text ? 1 : 0) >= 2,
                        "{}: {} tokens, expected at least two: one to predict from the other", place, inputs.text.size());
 }
@@ -260,6 +271,7 @@ std::string pack(const Inputs& inputs) {
     for (const Ids& ids : each.continuations) put_ids(writer, ids);
   }
   put_ids(writer, inputs.text);
+  put_ids(writer, {inputs.stop_ids.begin(), inputs.stop_ids.end()});
   writer.put(std::to_string(inputs.before_text.value_or(-1)));
   writer.put(std::to_string(inputs.text_bytes));
   return std::move(writer).text();
@@ -275,6 +287,8 @@ Inputs unpack(const std::string& packed) {
     reader.for_count([&] { question.continuations.push_back(take_ids(reader)); });
   });
   inputs.text = take_ids(reader);
+  const Ids stop_ids = take_ids(reader);
+  inputs.stop_ids.insert(stop_ids.begin(), stop_ids.end());
   if (const auto before = reader.number<std::int32_t>(); before >= 0) inputs.before_text = before;
   inputs.text_bytes = reader.number<std::int64_t>();
   return inputs;

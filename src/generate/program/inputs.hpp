@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,13 @@ struct Inputs {
   std::vector<std::int32_t> text;
   std::optional<std::int32_t> before_text;  ///< the token before the text that is rated
   std::int64_t text_bytes = 0;              ///< of the tokens that are predicted; 0: unknown, since the file holds tokens
+  std::set<std::int32_t> stop_ids;          ///< at which a text ends
 };
 
 struct FoundTokenizer {
   std::unique_ptr<data::Tokenizer> tokenizer;  ///< null: none, so only ids can be read
   std::string why_none;                        ///< for error texts
+  std::optional<std::int32_t> start;           ///< the id before a text
 };
 
 struct ModelLimits {

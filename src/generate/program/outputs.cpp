@@ -27,11 +27,9 @@ void print_json(const Json& json) { print(json.dump(-1, ' ', false, Json::error_
 
 }  // namespace
 
-TokenPrinter::TokenPrinter(const Command& command, const Inputs& inputs, const data::Tokenizer* tokenizer,
-                           const std::set<std::int32_t>& stop_ids)
+TokenPrinter::TokenPrinter(const Command& command, const Inputs& inputs, const data::Tokenizer* tokenizer)
     : inputs_(inputs),
       tokenizer_(tokenizer),
-      stop_ids_(stop_ids),
       prints_ids_(command.prints_ids),
       streams_(command.task != Command::Task::prompts),
       answers_(inputs.prompts.size()) {
@@ -50,7 +48,7 @@ void TokenPrinter::print_now(const GeneratedToken& token) {
   Answer& answer = answers_.at(0);
   if (prints_ids_) {
     print(fmt::format("{}{}", answer.ids.empty() ? "" : ",", token.id));
-  } else if (!stop_ids_.contains(token.id)) {
+  } else if (!inputs_.stop_ids.contains(token.id)) {
     print(stream_->push(token.id));
   }
   answer.ids.push_back(token.id);
@@ -60,7 +58,7 @@ void TokenPrinter::print_now(const GeneratedToken& token) {
 void TokenPrinter::print_line(std::size_t prompt) {
   const Answer& answer = answers_[prompt];
   if (prints_ids_) return print(fmt::format("{}\n", fmt::join(answer.ids, ",")));
-  const bool stopped = stop_ids_.contains(answer.ids.back());
+  const bool stopped = inputs_.stop_ids.contains(answer.ids.back());
   TextStream stream(*tokenizer_, inputs_.prompts[prompt]);
   std::string text;
   for (std::size_t i = 0; i < answer.ids.size() - (stopped ? 1 : 0); ++i) text += stream.push(answer.ids[i]);

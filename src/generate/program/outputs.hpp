@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ namespace mica::generate {
 class TokenPrinter {
  public:
   /// @param tokenizer  null: ids are printed. All arguments outlive it.
-  TokenPrinter(const Command& command, const Inputs& inputs, const data::Tokenizer* tokenizer, const std::set<std::int32_t>& stop_ids);
+  TokenPrinter(const Command& command, const Inputs& inputs, const data::Tokenizer* tokenizer);
 
   void take(const GeneratedToken& token);
 
@@ -37,7 +36,6 @@ class TokenPrinter {
 
   const Inputs& inputs_;
   const data::Tokenizer* tokenizer_;
-  const std::set<std::int32_t>& stop_ids_;
   bool prints_ids_, streams_;
   std::optional<TextStream> stream_;
   std::vector<Answer> answers_;

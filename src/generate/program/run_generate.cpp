@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "mica/checkpoint/init_from.hpp"
 #include "mica/comm/watchdog.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/train/config.hpp"
@@ -21,13 +22,17 @@ namespace {
 /// Whether a tokenizer is required; otherwise it is optional.
 bool needs_tokenizer(const Command& command) { return command.writes_text() || has_text(command) || !command.vocab.empty(); }
 
-FoundTokenizer open_tokenizer(const Command& command, std::int64_t vocab_size) {
+FoundTokenizer open_tokenizer(const Command& command, std::int64_t vocab_size, const checkpoint::HfTokenizer& files) {
+  FoundTokenizer found;
   try {
-    return {.tokenizer = find_tokenizer(command.source, command.vocab, vocab_size), .why_none = ""};
+    found.tokenizer = find_tokenizer(command.source, command.vocab, vocab_size);
   } catch (const ConfigError& error) {
     if (needs_tokenizer(command)) throw;
-    return {.tokenizer = nullptr, .why_none = error.what()};
+    found.why_none = error.what();
+    return found;
   }
+  found.start = start_id(files, *found.tokenizer);
+  return found;
 }
 
 std::string speed_text(double tokens, double ms) { return ms > 0 ? fmt::format("{:.1f} tokens/s", tokens * 1e3 / ms) : "no time"; }
@@ -63,29 +68,19 @@ std::int64_t context_of(const Command& command, std::int64_t of_model) {
 
 void write_text(App& app, const Command& command, const Inputs& inputs, std::int64_t context, const data::Tokenizer* tokenizer,
                 LoadedModel& model, const Logger& logger) {
-  std::set<std::int32_t> stop_ids;
-  if (!command.ignores_end) {
-    const std::string packed = app.comm.from_first_rank([&] {
-      const std::set<std::int32_t> ids = end_ids(model.report().tokenizer.get(), tokenizer);
-      Inputs list;
-      list.text.assign(ids.begin(), ids.end());
-      return pack(list);
-    });
-    const std::vector<std::int32_t> ids = unpack(packed).text;
-    stop_ids.insert(ids.begin(), ids.end());
-  }
   std::vector<NumberedPrompt> own = own_prompts(inputs, app.comm);
   const std::int64_t slots = std::clamp<std::int64_t>(std::ssize(own), 1, command.batch);
   const std::int64_t given = longest(own), capacity = given + std::min(context - given, command.max_new_tokens);
   ModelPass pass(model.module(), model.context(), slots, capacity);
-  Generator generator(pass, {.max_new_tokens = command.max_new_tokens, .sampling = command.sampling, .stop_ids = stop_ids}, std::move(own));
+  Generator generator(pass, {.max_new_tokens = command.max_new_tokens, .sampling = command.sampling, .stop_ids = inputs.stop_ids},
+                      std::move(own));
   std::unique_ptr<TokenPrinter> printer;
-  if (app.comm.rank() == 0) printer = std::make_unique<TokenPrinter>(command, inputs, tokenizer, stop_ids);
+  if (app.comm.rank() == 0) printer = std::make_unique<TokenPrinter>(command, inputs, tokenizer);
   std::int64_t num_cut_off = 0;
   generate_all(generator, app.comm, [&](const GeneratedToken& token) {
     printer->take(token);
     const std::int64_t room = context - std::ssize(inputs.prompts.at(static_cast<std::size_t>(token.prompt)));
-    if (token.is_last && room < command.max_new_tokens && !stop_ids.contains(token.id)) ++num_cut_off;
+    if (token.is_last && room < command.max_new_tokens && !inputs.stop_ids.contains(token.id)) ++num_cut_off;
   });
   tell(generator.figures(), app, logger);
   if (num_cut_off > 0) {
@@ -108,8 +103,11 @@ ExitCode run_generate(App& app) {
   std::optional<Watchdog::Patience> patience(app.watchdog);  // with files
   FoundTokenizer found;                                      // rank 0's
   const Inputs inputs = unpack(app.comm.from_first_rank([&] {
-    found = open_tokenizer(command, config.model.vocab_size);
-    return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = context}));
+    const checkpoint::HfTokenizer files = checkpoint::read_model_tokenizer(command.source);
+    found = open_tokenizer(command, config.model.vocab_size, files);
+    Inputs read = read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = context});
+    if (command.generates() && !command.ignores_end) read.stop_ids = end_ids(files, found.tokenizer.get());
+    return pack(read);
   }));
   if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
   LoadedModel model(app, config, logger);

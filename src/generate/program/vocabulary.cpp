@@ -40,6 +40,13 @@ std::unique_ptr<data::Tokenizer> make(const std::string& folder, const std::stri
   return data::make_tokenizer("bytes");
 }
 
+std::optional<io::JsonValue> json_of(const checkpoint::HfTokenizer& files, const std::string& name) {
+  constexpr int kMostLevels = 32;
+  const auto file = files.files.find(name);
+  if (file == files.files.end()) return std::nullopt;
+  return io::JsonValue::parse<ConfigError>(file->second, fmt::format("{}/{}", files.source, name), kMostLevels);
+}
+
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& folder, const std::string& wanted, std::int64_t vocab_size) {
@@ -50,28 +57,29 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& folder, const
   return tokenizer;
 }
 
-std::vector<std::int32_t> encode_prompt(const data::Tokenizer& tokenizer, const std::string& text) {
-  std::vector<std::int32_t> ids;
-  if (const auto start = tokenizer.start_of_document()) ids.push_back(*start);
-  tokenizer.encode(text, ids);
-  return ids;
+std::optional<std::int32_t> start_id(const checkpoint::HfTokenizer& files, const data::Tokenizer& tokenizer) {
+  if (const auto start = tokenizer.start_of_document()) return start;
+  const auto named = files.token_ids.find("bos_token_id");
+  const bool is_named = named != files.token_ids.end() && named->second.size() == 1 && named->second[0] >= 0;
+  if (!tokenizer.name().ends_with(".model") || !is_named) return std::nullopt;
+  const std::optional<io::JsonValue> config = json_of(files, "tokenizer_config.json");
+  const std::optional<io::JsonValue> adds = config ? config->find("add_bos_token") : std::nullopt;
+  if (adds && !adds->boolean()) return std::nullopt;
+  return static_cast<std::int32_t>(named->second[0]);
 }
 
-std::set<std::int32_t> end_ids(const checkpoint::HfTokenizer* files, const data::Tokenizer* tokenizer) {
+std::set<std::int32_t> end_ids(const checkpoint::HfTokenizer& files, const data::Tokenizer* tokenizer) {
   constexpr const char* kKey = "eos_token_id";
   std::set<std::int32_t> ids;
   const auto add = [&](std::int64_t id) {
     if (id >= 0) ids.insert(static_cast<std::int32_t>(id));  // some folders write -1 for none
   };
-  if (files != nullptr) {
-    if (const auto file = files->files.find("generation_config.json"); file != files->files.end()) {
-      const auto json = io::JsonValue::parse<ConfigError>(file->second, files->source + "/generation_config.json");
-      const auto read = [&](const io::JsonValue& value) { add(value.integer(-1, std::numeric_limits<std::int32_t>::max())); };
-      if (const std::optional<io::JsonValue> value = json.find(kKey)) value->is_list() ? value->for_each(read) : read(*value);
-    }
-    if (const auto named = files->token_ids.find(kKey); ids.empty() && named != files->token_ids.end()) {
-      for (const std::int64_t id : named->second) add(id);
-    }
+  if (const std::optional<io::JsonValue> config = json_of(files, "generation_config.json")) {
+    const auto read = [&](const io::JsonValue& value) { add(value.integer(-1, std::numeric_limits<std::int32_t>::max())); };
+    if (const std::optional<io::JsonValue> value = config->find(kKey)) value->is_list() ? value->for_each(read) : read(*value);
+  }
+  if (const auto named = files.token_ids.find(kKey); ids.empty() && named != files.token_ids.end()) {
+    for (const std::int64_t id : named->second) add(id);
   }
   if (ids.empty() && tokenizer != nullptr && tokenizer->end_of_document()) add(*tokenizer->end_of_document());
   return ids;

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "mica/checkpoint/hf_tokenizer.hpp"
 #include "mica/data/tokenizer.hpp"
@@ -17,11 +17,13 @@ namespace mica::generate {
 [[nodiscard]] std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& folder, const std::string& wanted,
                                                               std::int64_t vocab_size);
 
-/// Ids of a text as transformers makes them: with the token that begins a document, if the vocabulary has one.
-[[nodiscard]] std::vector<std::int32_t> encode_prompt(const data::Tokenizer& tokenizer, const std::string& text);
+/// The id that transformers puts before a text; none if it puts none. A SentencePiece model does not say it: its bos_token_id goes
+/// there, unless tokenizer_config.json has add_bos_token = false.
+/// @param files  without any, if the model did not come from a Hugging Face folder
+[[nodiscard]] std::optional<std::int32_t> start_id(const checkpoint::HfTokenizer& files, const data::Tokenizer& tokenizer);
 
 /// The ids that end a text: those that generation_config.json names, else config.json, else the tokenizer's end of documents.
-/// @param files  null: the model did not come from a Hugging Face folder  @param tokenizer  null: none is known
-[[nodiscard]] std::set<std::int32_t> end_ids(const checkpoint::HfTokenizer* files, const data::Tokenizer* tokenizer);
+/// @param files  as for start_id()  @param tokenizer  null: none is known
+[[nodiscard]] std::set<std::int32_t> end_ids(const checkpoint::HfTokenizer& files, const data::Tokenizer* tokenizer);
 
 }  // namespace mica::generate

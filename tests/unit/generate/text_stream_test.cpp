@@ -32,8 +32,7 @@ TEST(TextStream, ACharacterComesWhenItIsWhole) {
   const auto bytes = data::make_tokenizer("bytes");
   EXPECT_THAT(pushed(*bytes, {}, bytes_of("aä€")), ElementsAre("a", "", "ä", "", "", "€", ""));
   EXPECT_THAT(pushed(*bytes, bytes_of("xyz"), bytes_of("😀b")), ElementsAre("", "", "", "😀", "b", ""));
-  // What the prompt began is not printed, but its rest is a character then.
-  EXPECT_EQ(pushed(*bytes, bytes_of("\xe2\x82"), bytes_of("\xac")).size(), 2U);
+  EXPECT_THAT(pushed(*bytes, bytes_of("x\xe2\x82"), bytes_of("\xac")), ElementsAre("€", "")) << "begun by the prompt";
 }
 
 TEST(TextStream, BytesThatAreNoCharacterAreReplaced) {
@@ -76,6 +75,22 @@ TEST(TextStream, ATokenizersTextIsThatOfAllTokens) {
       }
     }
   }
+}
+
+/// SentencePiece writes three bytes for each byte of a character that is not whole yet.
+TEST(TextStream, TextBehindAPromptThatEndsInsideACharacterIsWhole) {
+  const auto tokenizer = data::make_tokenizer(test::reference_path("tokenizers/llama_bpe.model"));
+  std::vector<std::int32_t> ids;
+  tokenizer->encode("😀hello", ids);
+  std::size_t num_cuts = 0;
+  for (std::size_t cut = 1; cut < ids.size(); ++cut) {
+    const std::vector<std::int32_t> before(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(cut));
+    if (!tokenizer->decode(before).ends_with("\uFFFD")) continue;
+    ++num_cuts;
+    const std::vector<std::string> pieces = pushed(*tokenizer, before, {ids.begin() + static_cast<std::ptrdiff_t>(cut), ids.end()});
+    EXPECT_EQ(std::accumulate(pieces.begin(), pieces.end(), std::string()), "😀hello") << "behind " << cut << " tokens";
+  }
+  EXPECT_EQ(num_cuts, 3U);
 }
 
 TEST(TextStream, WholeCharactersEndBeforeABeginningOfOne) {
