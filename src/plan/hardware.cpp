@@ -122,6 +122,11 @@ Hardware parse_hardware(std::string_view text, const std::string& file_name) {
   return h;
 }
 
+double tflops_for(DType dtype, bool tf32, const Rates& rates, const Hardware& hardware) {
+  if (dtype == DType::bf16 || (dtype == DType::f16 && hardware.is_gpu)) return rates.bf16;
+  return tf32 && hardware.is_gpu ? rates.tf32 : rates.fp32;
+}
+
 Hardware find_hardware(const std::string& name_or_file) {
   return parse_hardware(read_embedded_or_file(kHardwareFiles, name_or_file, "--hardware",
                                               "; mica-bench gemm --hardware-out FILE writes a file of this machine"),

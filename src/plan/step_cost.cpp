@@ -18,11 +18,6 @@ double flops_of(const ProductShape& p) { return 2.0 * static_cast<double>(p.m) *
 
 double operand_bytes(const ProductShape& p) { return static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * dtype_bytes(p.dtype)); }
 
-double rate_of(const Rates& rates, DType dtype, bool tf32) {
-  if (dtype != DType::f32) return rates.bf16 * kTera;
-  return (tf32 ? rates.tf32 : rates.fp32) * kTera;
-}
-
 /// The largest share of the processors that a product keeps busy, over common tile sizes and splits of k.
 double tile_efficiency(const ProductShape& p, int processors) {
   struct Tile {
@@ -52,11 +47,14 @@ double head_dim_share(std::int64_t head_dim) {
 
 AttentionRate attention_on(const Hardware& hardware, const CostOptions& options) {
   const Software* software = options.software;
-  if (software != nullptr && (!software->attention.empty() || !hardware.is_gpu)) return software->attention_on(hardware.name);
-  AttentionRate rate = hardware.attention;
+  const bool is_softwares = software != nullptr && (!software->attention.empty() || !hardware.is_gpu);
+  AttentionRate rate = is_softwares ? software->attention_on(hardware.name) : hardware.attention;
   if (!hardware.is_gpu) return rate;
-  rate.forward_tflops *= head_dim_share(options.head_dim);
-  rate.backward_tflops *= head_dim_share(options.head_dim);
+  for (double* tflops : {&rate.forward_tflops, &rate.backward_tflops}) {
+    if (!is_softwares) *tflops *= head_dim_share(options.head_dim);
+    // The rates are those of tensor cores, which fused attention uses for 16-bit numbers only.
+    if (options.dtype == DType::f32) *tflops = std::min(*tflops, hardware.product_tflops.fp32);
+  }
   return rate;
 }
 
@@ -97,7 +95,7 @@ Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group,
 double product_seconds(const ProductShape& p, const Hardware& hardware, bool tf32) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
   const double efficiency = hardware.processors == 0 ? 1 : tile_efficiency(p, hardware.processors);
-  const double computing = flops_of(p) / (rate_of(hardware.product_tflops, p.dtype, tf32) * efficiency);
+  const double computing = flops_of(p) / (tflops_for(p.dtype, tf32, hardware.product_tflops, hardware) * kTera * efficiency);
   return std::max(computing, operand_bytes(p) / (hardware.memory_gb_s * kGiga));
 }
 

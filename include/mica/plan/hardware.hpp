@@ -18,7 +18,7 @@ struct AttentionRate {
 
 /// TFLOP/s by the operands' dtype.
 struct Rates {
-  double fp32 = 0, tf32 = 0, bf16 = 0;  ///< bf16 holds for fp16 too
+  double fp32 = 0, tf32 = 0, bf16 = 0;  ///< bf16 holds for a GPU's fp16 too
 };
 
 /// A protocol of a communication library: the share of a link's bandwidth that it reaches, and the latency of a call and of each step of a
@@ -53,6 +53,10 @@ struct Hardware {
   double rank_mtbf_hours = 0;  ///< mean time between failures of one rank
   double restart_s = 0;        ///< from a failure until training continues
 };
+
+/// The one of its rates for operands of a dtype. CPUs compute fp16 in fp32, and have no TF32.
+/// @param tf32  fp32 products are computed in TF32
+[[nodiscard]] double tflops_for(DType dtype, bool tf32, const Rates& rates, const Hardware& hardware);
 
 /// Names that find_hardware() knows: "h100-80".
 [[nodiscard]] std::vector<std::string> hardware_names();

@@ -26,6 +26,7 @@ namespace mica::plan {
 struct CostOptions {
   int ranks_per_node = 1;
   std::int64_t seq_len = 1, head_dim = 128;  ///< of attention
+  DType dtype = DType::bf16;                 ///< of attention
   bool tf32 = false;
   const Software* software = nullptr;  ///< whose kernels are timed; null: such as move their bytes at full bandwidth
 };

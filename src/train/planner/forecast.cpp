@@ -17,9 +17,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr std::int64_t kProcessBytes = std::int64_t{35} << 20;
 
 double peak_flops(const Config& config, const plan::Hardware& hardware) {
-  const plan::Rates& peak = hardware.peak_tflops;
-  const double tflops = config.fsdp.param_dtype != "fp32" ? peak.bf16 : config.train.tf32 ? peak.tf32 : peak.fp32;
-  return tflops * 1e12;
+  return plan::tflops_for(fsdp_options(config).param_dtype(), config.train.tf32, hardware.peak_tflops, hardware) * 1e12;
 }
 
 std::int64_t capacity_of(const plan::Hardware& hardware) {
@@ -80,6 +78,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
                                                      {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks),
                                                       .seq_len = config.train.seq_len,
                                                       .head_dim = head_dim_of(config),
+                                                      .dtype = fsdp_options(config).param_dtype(),
                                                       .tf32 = config.train.tf32,
                                                       .software = kernels ? &*kernels : nullptr});
   const std::vector<plan::SimStep> steps = plan::simulate(ops, {.num_streams = static_cast<int>(dry.record.streams.size()),

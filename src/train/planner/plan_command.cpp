@@ -146,9 +146,9 @@ PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
   return command;
 }
 
-/// Computes with fewer threads than the hardware's file says.
-void use_threads(int threads, plan::Hardware& h) {
-  const double part = std::min(1.0, static_cast<double>(threads) / h.threads);
+/// Computes with fewer threads than the hardware's file says, or with a smaller part of its cores.
+void use_threads(int threads, double most, plan::Hardware& h) {
+  const double part = std::min(most, static_cast<double>(threads) / h.threads);
   for (double* each : {&h.product_tflops.fp32, &h.product_tflops.tf32, &h.product_tflops.bf16, &h.attention.forward_tflops,
                        &h.attention.backward_tflops}) {
     *each *= part;
@@ -165,7 +165,8 @@ void share_among(int ranks_per_node, plan::Hardware& h) {
     *each *= part;
   }
   h.ranks_per_node = ranks_per_node;
-  use_threads(std::max(1, static_cast<int>(h.threads * part)), h);
+  h.rank_mtbf_hours /= part;  // the node's stays
+  use_threads(std::max(1, static_cast<int>(h.threads * part)), part, h);
 }
 
 Cluster cluster_of(const PlanRequest& command, const Config& config) {
@@ -175,7 +176,7 @@ Cluster cluster_of(const PlanRequest& command, const Config& config) {
   if (!command.software.empty()) cluster.software = plan::find_software(command.software);
   if (command.node_gbps > 0) cluster.hardware.network_gbps = command.node_gbps;
   share_among(cluster.ranks_per_node, cluster.hardware);
-  if (!cluster.hardware.is_gpu && config.mesh.threads > 0) use_threads(static_cast<int>(config.mesh.threads), cluster.hardware);
+  if (!cluster.hardware.is_gpu && config.mesh.threads > 0) use_threads(static_cast<int>(config.mesh.threads), 1, cluster.hardware);
   require<ConfigError>(cluster.num_ranks % cluster.ranks_per_node == 0,
                        "--ranks={} is not a multiple of the {} ranks of a node: choose a multiple, or set "
                        "--ranks-per-node",

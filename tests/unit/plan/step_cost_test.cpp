@@ -78,6 +78,20 @@ TEST(StepCost, AGpusAttentionIsSlowerWithNarrowHeads) {
   EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 100, .head_dim = 64}), 2e-3);
 }
 
+// Of the attention's 2 TF/s, as of the products' 10, fp32 reaches 1.
+TEST(StepCost, WhatIsNotComputedInSixteenBitsHasTheRateOfFp32) {
+  Hardware h = round_hardware();
+  const RecordedOp forward{.what = "attention", .attention_flops = 2e9};
+  const ProductShape half{.m = 1000, .n = 1000, .k = 1000, .dtype = DType::f16};
+  EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 100, .dtype = DType::f32}), 4e-3);
+  EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 100, .dtype = DType::f16}), 2e-3);
+  EXPECT_DOUBLE_EQ(product_seconds(half, h), 2e-4);
+  h.is_gpu = false;
+  EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 100, .dtype = DType::f32}), 2e-3) << "a CPU's attention has one rate";
+  EXPECT_DOUBLE_EQ(product_seconds(half, h), 2e-3);
+  EXPECT_DOUBLE_EQ(product_seconds({.m = 1000, .n = 1000, .k = 1000}, h, true), 2e-3) << "no TF32";
+}
+
 // 2e9 operations take 2 ms on this processor; the CPU's scratch memory of 4 GB would take 4 ms.
 TEST(StepCost, AGpusProductTakesNoScratchMemory) {
   Hardware h = round_hardware();

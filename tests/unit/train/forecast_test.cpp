@@ -74,6 +74,22 @@ TEST(Forecast, EffectsHaveTheRightSize) {
   }
 }
 
+TEST(Forecast, NothingIsComputedFasterThanThePeak) {
+  const auto on = [](const std::string& hardware, const std::string& dtype) {
+    return make_forecast(tiny({"--fsdp.param_dtype=" + dtype, "--model.context=8192", "--train.seq_len=8192"}), cluster(2, 2, hardware));
+  };
+  for (const std::string hardware : {"h100-80", "cpu-xeon-8480"}) {
+    for (const std::string dtype : {"fp32", "fp16", "bf16"}) EXPECT_LE(on(hardware, dtype).hfu, 1) << hardware << " " << dtype;
+  }
+  const auto short_on_cpu = [](const std::string& dtype) {
+    return make_forecast(parse_config(read_config_text(config_path("gpt2-124m")), {"--fsdp.param_dtype=" + dtype}),
+                         cluster(2, 2, "cpu-xeon-8480"))
+        .step.seconds;
+  };
+  EXPECT_LT(short_on_cpu("bf16"), 0.7 * short_on_cpu("fp32"));
+  EXPECT_GT(short_on_cpu("fp16"), 0.9 * short_on_cpu("fp32")) << "computed in fp32";
+}
+
 // A long sequence, of which MFU counts all scores: it exceeds HFU, and what is recomputed is told all the same.
 TEST(Forecast, TheRecomputedShareIsOfTheFlopsComputed) {
   const auto forecast = [](const std::string& checkpointing) {

@@ -67,6 +67,13 @@ TEST(PlanCommand, RanksShareACpuNode) {
   EXPECT_NEAR(eight["mfu"], two["mfu"], 0.1);
   EXPECT_GT(half["step_ms"], 1.5 * two["step_ms"].get<double>());
   EXPECT_EQ(plan({"--mesh.threads=96"}), two);
+
+  // Two ranks on a core have half of it each. A node fails as often as before.
+  const auto per_node = [&](const std::string& ranks) { return plan({"--ranks=" + ranks, "--ranks-per-node=" + ranks}); };
+  const auto a_core = per_node("192"), half_a_core = per_node("384");
+  EXPECT_NEAR(half_a_core["hfu"].get<double>() / a_core["hfu"].get<double>(), 1, 0.1);
+  const auto interval = [&](const std::string& ranks) { return per_node(ranks)["best_checkpoint_interval_s"].get<double>(); };
+  EXPECT_NEAR(interval("8") / interval("2"), 1, 0.02);
 }
 
 TEST(PlanCommand, PrintsATable) {
