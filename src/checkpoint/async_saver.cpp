@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "mica/core/rounding.hpp"
@@ -36,16 +38,24 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
     for (const DType dtype : states) sum += padded(numel * dtype_bytes(dtype));
     return sum;
   };
+  // What was frozen after its first step keeps its state.
+  std::set<const fsdp::UnitStorage*> with_state;
+  std::set<std::string> ignored_with_state;
+  if (optimizer != nullptr) {
+    for (const optim::StateShard& shard : optimizer->state()) with_state.insert(shard.storage);
+    for (const optim::IgnoredState& each : optimizer->ignored_state()) ignored_with_state.insert(each.parameter);
+  }
   std::int64_t bytes = kSectorBytes;  // the buffer may begin inside a sector
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
     if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
     const std::int64_t numel = storage->layout().shard_numel();
-    bytes += padded(numel * dtype_bytes(DType::f32)) + (storage->is_trainable() ? state_bytes(numel) : 0);
+    const bool has_state = storage->is_trainable() || with_state.contains(storage);
+    bytes += padded(numel * dtype_bytes(DType::f32)) + (has_state ? state_bytes(numel) : 0);
   }
   if (mesh.shard_rank() != 0) return bytes;
   for (const WholeTensor& tensor : whole_tensors(root)) bytes += padded(tensor.shape.numel() * dtype_bytes(tensor.dtype));
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
-    if (p.parameter->requires_grad) bytes += state_bytes(p.parameter->shape.numel());
+    if (p.parameter->requires_grad || ignored_with_state.contains(p.full_name)) bytes += state_bytes(p.parameter->shape.numel());
   }
   return bytes;
 }

@@ -111,11 +111,13 @@ class EmergencySaver::Frozen {
 
 bool EmergencySaver::can_save(const fsdp::Root& root) {
   const Mesh& mesh = root.device_mesh().mesh();
-  return mesh.world_size() > 1 && (mesh.replicas() > 1 || is_unsharded(root));
+  // A forward may move a buffer or change it while it is read.
+  return root.buffers().entries().empty() && mesh.world_size() > 1 && (mesh.replicas() > 1 || is_unsharded(root));
 }
 
 EmergencySaver::EmergencySaver(const std::string& run_folder, const SaveState& state, std::function<void()> check_owner)
     : device_mesh_(state.root->device_mesh()), check_owner_(std::move(check_owner)), checkpoints_(checkpoints_folder(run_folder)) {
+  require(state.root->buffers().entries().empty(), "a model with buffers cannot be saved in an emergency: see EmergencySaver::can_save()");
   const bool is_whole = is_unsharded(*state.root);
   job_ = std::make_unique<SaveJob>(describe_save(run_folder, state, is_whole ? 0 : device_mesh_.mesh().shard_rank()));
   if (is_whole) {  // then every rank is a replica, with any mesh

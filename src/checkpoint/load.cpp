@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <ranges>
+#include <set>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/io/atomic_file.hpp"
@@ -148,6 +149,27 @@ class Loader {
     }
     optimizer.set_num_steps(takes_optimizer_ ? manifest_.optimizer_steps : 0);
     if (takes_optimizer_) optimizer.set_parameter_steps(manifest_.parameter_steps);
+    if (takes_optimizer_ && !manifest_.state_kinds.empty()) leave_out_frozen();
+  }
+
+  /// A parameter that is frozen here gets no state, so its steps count from zero when it is trained again.
+  void leave_out_frozen() {
+    std::set<std::string> with_state;
+    for (const optim::StateShard& shard : target_.optimizer->state()) {
+      for (const fsdp::UnitParameter& p : shard.storage->parameters()) with_state.insert(p.full_name);
+    }
+    for (const optim::IgnoredState& each : target_.optimizer->ignored_state()) with_state.insert(each.parameter);
+    std::map<std::string, std::int64_t> left_out;
+    for (const optim::ParamGroup& group : target_.optimizer->groups()) {
+      for (const std::string& name : group.parameters) {
+        if (!with_state.contains(name) && target_.optimizer->steps_of(name) > 0) left_out[name] = 0;
+      }
+    }
+    if (left_out.empty()) return;
+    target_.optimizer->set_parameter_steps(left_out);
+    report_.notes.push_back(
+        fmt::format("the optimizer state of {} parameter{} is not loaded, {}{}: frozen here; it starts from zero when trained again",
+                    left_out.size(), left_out.size() == 1 ? "" : "s", left_out.begin()->first, left_out.size() == 1 ? "" : " ..."));
   }
 
   [[nodiscard]] const Pool& pool() const { return target_.root->device_mesh().pool(); }

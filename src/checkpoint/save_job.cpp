@@ -60,6 +60,9 @@ Manifest header_of(const SaveState& state) {
     m.state_dtypes = state.optimizer->state_dtypes();
     m.parameter_steps = state.optimizer->parameter_steps();
   }
+  for (const auto& [name, value] : state.scalars) {
+    require(std::isfinite(value), "the scalar {} is {}, which a manifest cannot hold: save finite numbers", name, value);
+  }
   m.scalars = state.scalars;
   if (state.val_loss && std::isfinite(*state.val_loss)) {
     m.val_loss = state.val_loss;

@@ -7,6 +7,7 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
+#include "mica/io/atomic_file.hpp"
 #include "mica/tensor/host_math.hpp"
 
 #include "parameter_reader.hpp"
@@ -151,7 +152,7 @@ fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& 
 
 SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state, const HostComm& comm) {
   SaveJob job = make_save_job("", state, comm);
-  job.folder = folder;
+  job.folder = io::without_slash(folder);
   job.is_in_run = false;
   if (kind != fsdp::StateDictKind::local) replace_units(job, state, kind);
   return run_save_job(job, comm, {}, {});

@@ -34,13 +34,12 @@ void fsync_path(const std::string& path) {
   if (!is_folder || !is_missing_feature(error_number)) throw IoError(io_error_text(path, "fsync", error_number));
 }
 
-/// "x/" and "x" are the same folder; ".tmp" can only be appended to the second.
+}  // namespace
+
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
-
-}  // namespace
 
 Publication::Publication(const std::string& path) : path_(path), temporary_(path + ".tmp"), is_folder_(false) {}
 

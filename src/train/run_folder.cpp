@@ -8,6 +8,7 @@
 #include <ranges>
 #include <vector>
 
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "mica/checkpoint/folder.hpp"
@@ -34,9 +35,7 @@ bool is_path(const std::string& resume) { return resume != "auto" && resume != "
 /// One spelling of a path, even if it no longer exists.
 std::string canonical(const std::string& path) {
   std::error_code error;
-  std::string text = fs::weakly_canonical(path, error).lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
+  return io::without_slash(fs::weakly_canonical(path, error).lexically_normal().string());
 }
 
 /// The path, or the first folder above it that exists.
@@ -55,11 +54,17 @@ std::string why_not_writable(const std::string& folder) {
   return ::access(folder.c_str(), W_OK | X_OK) == 0 ? "" : errno_text(errno);
 }
 
+/// A path as manifests hold it, which are UTF-8.
+std::string in_utf8(const std::string& path) {
+  using Json = nlohmann::json;
+  return Json::parse(Json(path).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
 /// How checkpoints record the path in checkpoint.resume: relative to the run's folder if it is inside, so that the folder may be moved.
 std::string recorded(const Config& config) {
   const std::string path = canonical(config.checkpoint.resume);
   const std::string run = canonical(config.run_folder()) + "/";
-  return path.starts_with(run) ? path.substr(run.size()) : path;
+  return in_utf8(path.starts_with(run) ? path.substr(run.size()) : path);
 }
 
 /// The newest undamaged checkpoint that a run can resume, or that is the last of the run, if it and all newer ones descend from this
@@ -70,7 +75,7 @@ std::optional<std::string> newest_of_line(const Config& config, StartPoint& star
     try {
       const checkpoint::Manifest header = checkpoint::read_manifest_header(each.path);
       const std::string& began_from = header.began_from;
-      const bool is_of_line = began_from == recorded(config) || began_from == canonical(config.checkpoint.resume);  // as in 0.1
+      const bool is_of_line = began_from == recorded(config) || began_from == in_utf8(canonical(config.checkpoint.resume));  // as in 0.1
       if (!is_of_line) break;
       if (!header.optimizer.empty() || each.step >= config.train.steps) return each.path;
       start.passed_over.push_back(each.step);

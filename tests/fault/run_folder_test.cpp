@@ -186,6 +186,17 @@ TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   EXPECT_THAT(text.output, AllOf(HasSubstr("step 7 (run "), HasSubstr("not here) > step 8 (run "), HasSubstr("set-aside-1: step 8, 12")));
 }
 
+// Manifests are UTF-8, paths need not be.
+TEST_F(RunFolder, ALineThatBeganInAFolderOfAnotherEncodingGoesOn) {
+  const std::string old_run = "mod\xe8le";
+  ASSERT_EQ(train(1, {"--train.steps=4"}, old_run).status, 0);
+  const std::string resume = "--checkpoint.resume=" + checkpoint(4, old_run);
+  ASSERT_EQ(train(1, {resume, "--train.steps=6"}).status, 0);
+  const Finished again = train(1, {resume, "--train.steps=7"});
+  EXPECT_EQ(again.status, 0) << again.output;
+  EXPECT_EQ(first_progress_step(again.output), 7) << again.output;
+}
+
 // The folder of a run may be moved: the same command, with the new path, goes on.
 TEST_F(RunFolder, AMovedRunGoesOnWithItsLine) {
   ASSERT_EQ(train(2).status, 0);

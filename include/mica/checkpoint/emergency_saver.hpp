@@ -50,10 +50,11 @@ class EmergencySaver {
   /// How long ranks wait for each other's claims, and for an update to end.
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// Whether a rank can be lost without losing a shard: there are replicas, or nothing is sharded.
+  /// Whether a rank can be lost without losing a shard: there are replicas, or nothing is sharded. Models with buffers are left out.
   [[nodiscard]] static bool can_save(const fsdp::Root& root);
 
-  /// Records addresses of the model and of its optimizer state, which must be allocated; CPU only. Between two steps. Not collective.
+  /// Records addresses of the model, which has no buffers, and of its optimizer state, which must be allocated; CPU only. Between two
+  /// steps. Not collective.
   /// @param state  its root and optimizer outlive it; `run_id` is the same on all ranks, `tokenizer` at least shard rank 0's.
   /// @param check_owner  called before the checkpoint gets its name; throws if another job owns the run's folder
   EmergencySaver(const std::string& run_folder, const SaveState& state, std::function<void()> check_owner);

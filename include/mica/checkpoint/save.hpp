@@ -35,7 +35,7 @@ struct SaveState {
   std::optional<double> val_loss;                ///< if evaluated after this step
   std::string val_data;                          ///< Manifest::val_data
   bool diverged = false;                         ///< Manifest::diverged
-  std::map<std::string, double> scalars;         ///< other state of the run, by name: "loss_scale"
+  std::map<std::string, double> scalars;         ///< other state of the run, by name: "loss_scale"; finite
   std::map<std::string, std::string> model;      ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                            ///< the resolved config file
   std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's, as InitReport and LoadReport give it; null: none

@@ -34,6 +34,9 @@ class Publication {
   bool is_folder_, is_published_ = false;
 };
 
+/// "x/" and "x" are the same folder; ".tmp" can only be appended to the second, which is returned.
+[[nodiscard]] std::string without_slash(std::string path);
+
 /// A new folder, made as PATH.tmp. @throws ConfigError (check_new).
 [[nodiscard]] Publication new_folder(const std::string& path);
 

@@ -66,8 +66,8 @@ struct OptimStateDict {
 /// @collective as that one. @throws ConfigError if units' settings differ.
 [[nodiscard]] OptimStateDict optim_state_dict(const Optimizer& optimizer);
 
-/// Loads a local (or full) state, keyed by name or id, into this optimizer's wrapping and mesh. Parameters that the dict lacks
-/// start without state.
+/// Loads a local (or full) state, keyed by name or id, into this optimizer's wrapping and mesh. Parameters that the dict lacks, or
+/// whose unit is frozen here, start without state.
 /// @throws CheckpointError naming a parameter that is not the optimizer's, an unexpected kind or one that is
 ///         missing, or a wrong size; nothing is changed then. Between passes; the host waits.
 void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict);

@@ -66,7 +66,8 @@ OpenedModel share_hf_folder(const std::string& folder, const HostComm& comm) {
   const std::string text = comm.from_root(0, [&] {
     source = open_hf(folder);
     const ModelKeys& keys = source->model().keys;
-    return Json{{"keys", keys.all()}, {"place", keys.place()}, {"tensors", source->tensors().index()}}.dump();
+    const Json told{{"keys", keys.all()}, {"place", keys.place()}, {"tensors", source->tensors().index()}};
+    return told.dump(-1, ' ', false, Json::error_handler_t::replace);  // a folder's name may be in any encoding
   });
   if (comm.rank() != 0) {
     const Json told = Json::parse(text);

@@ -104,6 +104,30 @@ TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
   EXPECT_THAT(verify(folder / "checkpoints/step-00000500").damage, IsEmpty());
 }
 
+// Its state stays when a unit is frozen after its first step, here before the saver has reserved any memory.
+TEST(AsyncSaver, SavesTheStateOfWhatIsFrozenNow) {
+  const TemporaryFolder folder;
+  for (const int num_ranks : {1, 2}) {
+    run_local_ranks(num_ranks, [&](auto world) {
+      Trained trained(std::move(world), test::odd_units(), {.ignores_first = true});
+      trained.model.fill(7);
+      for (const fsdp::Unit* unit : trained.model.root().units()) {
+        if (unit->storage() == nullptr) continue;
+        for (const fsdp::UnitParameter& p : unit->storage()->parameters()) p.parameter->requires_grad = false;
+      }
+      for (const fsdp::UnitParameter& p : trained.model.root().ignored_parameters()) p.parameter->requires_grad = false;
+      const auto expected = trained.model.bits();
+      trained.start(folder.path(), num_ranks);
+      trained.saver.wait();
+      const std::optional<SaveReport> report = trained.saver.take_finished();
+      ASSERT_TRUE(report.has_value());
+      trained.model.fill(8);
+      (void)trained.model.load(report->path);
+      EXPECT_EQ(trained.model.bits(), expected);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, AsyncRoundTrip,
                          ::testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 2, {0}}),
                          [](const auto& info) { return fmt::format("ranks{}_shard{}", info.param.num_ranks, info.param.shard_size); });

@@ -306,8 +306,17 @@ TEST(EmergencySaver, NeedsReplicas) {
   };
   EXPECT_TRUE(can_save(4, {.fsdp = {.strategy = fsdp::Strategy::hybrid_shard}, .shard_size = 2}));
   EXPECT_TRUE(can_save(2, {.fsdp = {.strategy = fsdp::Strategy::no_shard}}));
+  EXPECT_FALSE(can_save(2, {.fsdp = {.strategy = fsdp::Strategy::no_shard}, .buffers = {{"mean", Shape{3}}}})) << "a forward may move it";
   EXPECT_FALSE(can_save(2, {}));
   EXPECT_FALSE(can_save(1, {}));
+}
+
+TEST(EmergencySaver, RefusesAModelWithBuffers) {
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units(), {.buffers = {{"mean", Shape{3}}}});
+    model.fill(1);
+    EXPECT_THAT(error_of<Error>([&] { EmergencySaver("run", model.state(1), [] {}); }), HasSubstr("a model with buffers"));
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -244,6 +245,40 @@ TEST(SaveLoad, WithoutTheirStateParametersCountFromZero) {
       EXPECT_EQ(thawed.optimizer().steps_of("u1.last"), 0);
     });
   }
+}
+
+// The other way round: there is no place for the state of what is frozen here, and a moment that begins at zero later must not count the
+// steps that it has not seen.
+TEST(SaveLoad, WhatIsFrozenWhenItIsLoadedCountsFromZero) {
+  const TemporaryFolder folder;
+  for (const int num_ranks : {1, 2}) {
+    const std::string run = folder / fmt::format("{}", num_ranks);
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(world->duplicate("trained"), test::small_units());
+      model.fill(5);
+      const std::string path = model.save(run, 1).path;
+      SavedModel frozen(std::move(world), test::small_units());
+      for (const fsdp::UnitParameter& p : frozen.root().units().back()->storage()->parameters()) p.parameter->requires_grad = false;
+      frozen.fill(6);
+      EXPECT_THAT(frozen.load(path).notes,
+                  ElementsAre(HasSubstr("the optimizer state of 1 parameter is not loaded, u1.last: frozen here")));
+      EXPECT_EQ(frozen.optimizer().steps_of("u0.weight"), 5);
+      EXPECT_EQ(frozen.optimizer().steps_of("u1.last"), 0);
+      EXPECT_THAT(frozen.load(frozen.save(run, 2).path).notes, IsEmpty()) << "told once";
+    });
+  }
+}
+
+// A manifest is JSON, which has no such numbers; nothing is written then.
+TEST(SaveLoad, ScalarsAreFinite) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(1);
+    SaveState state = model.state(1);
+    state.scalars = {{"best_loss", std::numeric_limits<double>::infinity()}};
+    EXPECT_THAT(error_of<Error>([&] { (void)save(folder.path(), state, model.comm(), {}); }), HasSubstr("the scalar best_loss is inf"));
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  });
 }
 
 // Groups may name fewer parameters than those of the saved run: state that has no place is left in the file.

@@ -163,7 +163,7 @@ TEST(StateDictFilesInMemory, LoadIntoAModel) {
   run_local_ranks(3, [&](std::unique_ptr<ProcessGroup> world) {
     SavedModel model(std::move(world), units(), options_of(false));
     model.fill(7);
-    (void)save_state_dict(path, StateDictKind::sharded, model.state(3), model.comm());
+    (void)save_state_dict(path + "/", StateDictKind::sharded, model.state(3), model.comm());
   });
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
     const ReadPart part{world->rank(), 2};

@@ -372,6 +372,21 @@ TEST(OptimStateDict, E3_LoadsAtHalfTheWorldWithAnotherWrapping) {
   });
 }
 
+// There is no place for its state, and moments that begin at zero later must not count the steps that they have not seen.
+TEST(OptimStateDict, WhatIsFrozenWhenItIsLoadedCountsFromZero) {
+  const OptimStateDict full = trained({2, 2}, adamw);
+  run_local_ranks(2, [&](auto world) {
+    ShardedWeights model(std::move(world), units(), options_of({2, 2}));
+    for (test::Weights* part : model.model().parts()) {
+      for (test::Weights::Weight& w : part->weights()) w.parameter->requires_grad = w.parameter->name < "c";
+    }
+    const auto optimizer = adamw(model.root());
+    load_optim_state_dict(*optimizer, shard_full_optim_state_dict(full, *optimizer));
+    EXPECT_EQ(optimizer->steps_of("u0.a"), 2);
+    EXPECT_EQ(optimizer->steps_of("u1.c"), 0);
+  });
+}
+
 // E3: no step, no state; plain SGD has none at all.
 TEST(OptimStateDict, E3_ParametersWithoutStateAreOmitted) {
   EXPECT_THAT(trained({2, 2}, adamw, 0).state, IsEmpty());
