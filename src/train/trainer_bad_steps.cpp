@@ -35,6 +35,7 @@ bool Trainer::accept(std::int64_t step, const StepFigures& figures) {
     judge_.count_good(grad_norm);
     return true;
   }
+  device_.kernels->record_products(nullptr);  // a first step counts without the passes that name the unit
   const std::string unit = worst == BadStep::grad_norm_spike ? unit_of_largest_gradient(model_, app_.world)
                                                              : first_bad_unit(model_, app_.world, [&] { runner_->repeat_passes(step); });
   bad_step_ = judge_.describe(worst, grad_norm) + "; " + unit;
@@ -46,7 +47,8 @@ bool Trainer::handle_bad_step(std::int64_t step) {
   num_bad_in_a_row_ = step == last_bad_step_ + 1 ? num_bad_in_a_row_ + 1 : 1;
   last_bad_step_ = step;
   const std::string told = fmt::format("step {} is bad: {}", step, bad_step_);
-  read_figures(false);
+  const bool is_logged = step % config_.train.log_interval == 0 || step == config_.train.steps;
+  read_figures(is_logged && action == "skip");
   metrics_->write_bad_step(step, bad_step_, action);
   if (action == "stop") stop_at_bad_step(told);
   if (action == "rollback") {
@@ -113,6 +115,8 @@ void Trainer::roll_back(std::int64_t bad_step) {
     if (!set_aside.empty()) progress_->say(fmt::format("later checkpoints, whose training had diverged, are now in {}", set_aside));
     open_metrics();
     metrics_->write_rolled_back(last_done_, bad_step, bad_step_);
+    if (told_start_ > last_done_) write_started();  // the row went with the later ones
+    told_peak_bytes_ = 0;                           // so may have this one
   });
   progress_->warn(
       fmt::format("rolled back to {}, step {}; the data of steps {} to {} is skipped", folder, last_done_, last_done_ + 1, bad_step));

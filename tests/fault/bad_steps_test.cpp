@@ -23,6 +23,7 @@ namespace mica::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -65,6 +66,12 @@ class BadSteps : public ::testing::Test {
   void poison_a_token(std::int64_t step = kBadStep) {
     poison(folder_ / "hf", "wte.weight", kBadToken * kWidth, kWidth, std::numeric_limits<float>::quiet_NaN());
     overwrite_token(folder_ / "tokens.bin", ((step - 1) * kBatch + 5) * kSeqLen + 3, kBadToken);
+  }
+  /// Numbers are finite, and so are sums of their squares; what comes out of the MLP is not.
+  void poison_an_mlp() {
+    for (const std::string parameter : {"h.0.ln_2.weight", "h.0.mlp.c_fc.weight", "h.0.mlp.c_proj.weight"}) {
+      poison(folder_ / "hf", parameter, 0, 1, 1e18F);
+    }
   }
   [[nodiscard]] std::string run_folder(const std::string& name) const { return folder_ / name; }
   [[nodiscard]] std::vector<std::string> command(const std::string& name, int num_ranks, std::vector<std::string> flags) const {
@@ -153,6 +160,7 @@ TEST_F(BadSteps, SkipLeavesTheModelAsItIsOnAllRanks) {
   const Finished one = train("one", 1, skip);
   ASSERT_EQ(one.status, 0) << one.output;
   EXPECT_THAT(one.output, HasSubstr("step 7 is bad: the loss is NaN or infinite; unit root: its parameters; it is skipped"));
+  EXPECT_THAT(one.output, ContainsRegex("step +7/20 .*nan")) << "it is a step that is logged";
   const std::vector<Json> steps = rows("one", "step");
   ASSERT_EQ(steps.size(), static_cast<std::size_t>(kSteps));
   for (const Json& step : steps) {
@@ -172,6 +180,21 @@ TEST_F(BadSteps, SkipLeavesTheModelAsItIsOnAllRanks) {
   }
   EXPECT_EQ(status, 0);
   expect_same_end("one", "parts");
+}
+
+// The passes that look for the unit are none of its products.
+TEST_F(BadSteps, AFirstStepThatIsSkippedCountsItsProductsOnce) {
+  const auto flops_of = [&](const std::string& name) {  // in 10^6
+    const Finished run = train(name, 2, {"--train.on_bad_step=skip", "--train.steps=3"});
+    EXPECT_EQ(run.status, 0) << run.output;
+    EXPECT_EQ(run.output.find("step 1 is bad: ") != std::string::npos, name == "bad") << run.output;
+    EXPECT_EQ(run.output.find("h.0: its output in forward") != std::string::npos, name == "bad") << run.output;
+    const Json last = rows(name, "step").back();
+    return last.at("gflop_per_s").get<double>() * last.at("step_ms").get<double>();
+  };
+  const double good = flops_of("good");
+  poison_an_mlp();
+  EXPECT_NEAR(flops_of("bad") / good, 1, 0.01);
 }
 
 TEST_F(BadSteps, RollbackLeavesTheDataOutForGood) {
@@ -226,10 +249,7 @@ TEST_F(BadSteps, RollbackKeepsTheCheckpointsValidationLoss) {
 }
 
 TEST_F(BadSteps, ThatNeverEndStopTheRun) {
-  // Each is finite, and so are sums of their squares; what comes out of the MLP is not.
-  for (const std::string parameter : {"h.0.ln_2.weight", "h.0.mlp.c_fc.weight", "h.0.mlp.c_proj.weight"}) {
-    poison(folder_ / "hf", parameter, 0, 1, 1e18F);
-  }
+  poison_an_mlp();
   const Finished skipped = train("skip", 2, {"--train.on_bad_step=skip"});
   EXPECT_EQ(skipped.status, 3) << skipped.output;
   EXPECT_THAT(skipped.output, HasSubstr("step 10 is bad: "));

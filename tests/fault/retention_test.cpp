@@ -193,6 +193,34 @@ TEST_F(Retention, RejectedStepsMarkWhatIsSavedAfterThem) {
   EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/set-aside-1/" + left.back()));
 }
 
+// A launch on two ranks to step 40 that rolls back past the step from which it began: what is left of the metrics describes it, and not a
+// launch before, on one rank.
+TEST_F(Retention, ARollbackKeepsTheLaunchsOwnRows) {
+  const auto train_to = [&](int ranks, int steps, const std::string& lr, const std::string& on_bad_step) {
+    return train(ranks, {"--checkpoint.interval=5", "--checkpoint.keep=1", "--train.steps=" + std::to_string(steps), "--optim.lr=" + lr,
+                         "--optim.grad_clip=0", "--train.on_bad_step=" + on_bad_step});
+  };
+  ASSERT_EQ(train_to(1, 10, "0.5", "none").status, 0);
+  ASSERT_EQ(train_to(1, 30, "1e6", "skip").status, 3);
+  const Finished back = train_to(2, 40, "0.5", "rollback");
+  EXPECT_EQ(back.status, 0) << back.output;
+  EXPECT_THAT(back.output, HasSubstr("rolled back to "));
+  nlohmann::json started, memory;
+  bool is_rolled_back = false;
+  std::ifstream file(run_folder() + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    if (row.at("event") == "started") started = row;
+    is_rolled_back |= row.at("event") == "rolled_back";
+    if (is_rolled_back && row.at("event") == "memory") memory = row;
+  }
+  EXPECT_TRUE(is_rolled_back);
+  EXPECT_EQ(started.value("ranks", 0), 2) << started;
+  EXPECT_EQ(started.value("steps", 0), 40) << started;
+  EXPECT_EQ(started.value("step", 0), 10) << started;
+  EXPECT_FALSE(memory.is_null());
+}
+
 // With fp16 the loss scaler would skip all steps of a spoilt model, for ever.
 TEST_F(Retention, AnFp16RunThatHasDivergedEndsAndKeepsItsLastSoundCheckpoint) {
   const auto train_to = [&](int steps, const std::string& lr) {

@@ -82,6 +82,8 @@ class Trainer {
   void resume();
   /// Starts the files of the run's folder for this launch. @collective
   void begin_files();
+  /// Rank 0: the row that describes this launch.
+  void write_started();
   /// Loads the parameters of model.init_from, if set. @collective
   void init_parameters();
   /// How a checkpoint is saved. in_background: the save is only started, and reported later. to_resume: at once, and with the optimizer
@@ -243,6 +245,7 @@ class Trainer {
   std::int64_t num_saving_steps_ = 0;  ///< steps of the interval with a background save under way
   std::optional<SlowRanks> slow_ranks_;
   std::vector<ProductShape> products_;                           ///< rank 0's, of this launch's first step
+  std::int64_t told_start_ = 0;                                  ///< the step of this launch's row `started`
   std::int64_t told_peak_bytes_ = 0;                             ///< of the last row about memory
   std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: not possible or turned off
   std::unique_ptr<LostRanks> lost_ranks_;                        ///< only while steps run; it uses emergency_saver_
