@@ -12,10 +12,9 @@ namespace {
 using detail::check;
 using detail::Hdf5Where;
 using detail::own;
+using detail::to_hsize;
 
 std::string dims_text(std::span<const std::int64_t> dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); }
-
-std::vector<hsize_t> to_hsize(std::span<const std::int64_t> values) { return {values.begin(), values.end()}; }
 
 std::int64_t product(std::span<const std::int64_t> values) {
   std::int64_t result = 1;
@@ -114,6 +113,9 @@ std::int64_t Hdf5Dataset::numel() const { return product(dims_); }
 bool Hdf5Dataset::is_contiguous() const {
   const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
+  std::string holder(path_.size() + 1, '\0');  // another file behind an external link
+  const ssize_t length = check(H5Fget_name(id_.get(), holder.data(), holder.size()), "H5Fget_name", where);
+  if (length != std::ssize(path_) || holder.compare(0, path_.size(), path_) != 0) return false;
   const Hdf5Id plist = own(H5Dget_create_plist(id_.get()), "H5Dget_create_plist", where);
   return H5Pget_layout(plist.get()) == H5D_CONTIGUOUS && H5Pget_external_count(plist.get()) == 0;
 }

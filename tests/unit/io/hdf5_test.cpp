@@ -295,6 +295,8 @@ TEST(Hdf5, ReadsWhatPythonWrites) {
                            "f.create_dataset('chunked', data=np.arange(100, dtype=np.uint16), chunks=(10,))\n"
                            "f.create_dataset('big', data=np.arange(3, dtype='>i4'))\n"
                            "f.create_dataset('empty', data=h5py.Empty('f'))\n"
+                           "h5py.File(sys.argv[1] + '.other', 'w')['values'] = np.arange(10, dtype=np.uint16)\n"
+                           "f['linked'] = h5py.ExternalLink(sys.argv[1] + '.other', '/values')\n"
                            "f.attrs['small'] = np.uint8(200)\n"
                            "f.attrs['fixed'] = np.bytes_('bytes')\n"
                            "f.attrs['two'] = np.array([1, 2])\n";
@@ -307,6 +309,11 @@ TEST(Hdf5, ReadsWhatPythonWrites) {
   std::vector<std::uint16_t> values(100);
   chunked.read(values.data(), 200);
   EXPECT_EQ(values[99], 99);
+  const auto linked = file.open_dataset("/linked");
+  EXPECT_FALSE(linked.is_contiguous()) << "in this file";
+  EXPECT_EQ(linked.file_offset(), -1);
+  linked.read(values.data(), 20);
+  EXPECT_EQ(values[9], 9);
   EXPECT_EQ(file.open_dataset("/big").type(), FileType::other);
   EXPECT_EQ(file.open_dataset("/empty").numel(), 0);
   EXPECT_EQ(file.int_attribute("/", "small"), 200);
