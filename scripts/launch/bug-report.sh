@@ -11,6 +11,7 @@ if [[ ! -d "$run" ]]; then
   exit 2
 fi
 report=${2:-$(basename "$(realpath "$run")")-report.tar.gz}
+[[ "$report" == */* ]] || report=./$report   # to tar a colon ends a host's name, unless there is a slash before it
 bin=${MICA_BIN:-build/release/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 folder=$(mktemp -d)

@@ -8,8 +8,9 @@ expect_number() {
   [[ "$2" =~ ^[1-9][0-9]*$ ]] || { echo "mica: error: $1 is '$2', expected a whole number above 0" >&2; exit 2; }
 }
 
-# Whether HOSTFILE names hosts.
+# HOSTFILE names hosts, or the script ends. It becomes a path with a slash.
 expect_hostfile() {
+  [[ "$HOSTFILE" == /* ]] || HOSTFILE=./$HOSTFILE   # awk and grep take other names for something else if they have a = or begin with a -
   [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || { echo "mica: error: cannot read HOSTFILE=$HOSTFILE" >&2; exit 2; }
   grep -qv '^[[:space:]]*\(#\|$\)' "$HOSTFILE" || { echo "mica: error: HOSTFILE=$HOSTFILE names no hosts" >&2; exit 2; }
 }

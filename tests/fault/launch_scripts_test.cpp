@@ -62,6 +62,8 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [3] [--hostfile]")));
   EXPECT_EQ(launch_on("n1\n", {{"RANKS", "7"}, {"THREADS", "1"}}).output, "n1\n");
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [7] [--hostfile]")));
+  EXPECT_EQ(launch_on("n1 slots=9\n", {{"CORES_PER_RANK", "2"}}).output, "n1 slots=4\n");  // two threads share a core
+  EXPECT_THAT(calls(), ElementsAre(AllOf(HasSubstr("[-np] [4]"), HasSubstr("[slot:PE=2]"))));
   expect_refused(launch_on("n1\n", {{"RANKS", "7"}}), "hosts:1: n1 has no slots=CORES");
   expect_refused(launch_on("n1 slots=8\nn2\n"), "hosts:2: n2 has no slots=CORES");
   expect_refused(launch_on("n1 slots=3\n"), "no host has 4 cores");
@@ -77,6 +79,7 @@ TEST_F(LaunchScripts, NumbersAndHostfilesAreChecked) {
   for (const std::string value : {"0", "abc", "-1", "1.5"}) {
     expect_refused(launch_with("mpirun-cpu.sh", {{"THREADS", value}}), "THREADS is '" + value + "', expected a whole number above 0");
     expect_refused(launch_with("mpirun-cpu.sh", {{"RANKS", value}}), "RANKS is '" + value + "'");
+    expect_refused(launch_with("mpirun-cpu.sh", {{"CORES_PER_RANK", value}}), "CORES_PER_RANK is '" + value + "'");
     expect_refused(launch_with("mpirun-gpu.sh", {{"GPUS_PER_NODE", value}}), "GPUS_PER_NODE is '" + value + "'");
   }
   write_text(folder_ / "hosts", "# none yet\n\n");
@@ -88,6 +91,13 @@ TEST_F(LaunchScripts, NumbersAndHostfilesAreChecked) {
   EXPECT_THAT(calls(), IsEmpty());
   write_text(folder_ / "hosts", "n1 slots=8\r\nn2 slots=8\r\n");
   EXPECT_EQ(launch_with("mpirun-cpu.sh", {{"HOSTFILE", folder_ / "hosts"}, {"THREADS", "4"}}).output, "n1 slots=2\nn2 slots=2\n");
+  // To awk the first is an assignment, to grep the second is a flag.
+  for (const std::string name : {"nodes=2", "-hosts"}) {
+    fs::copy_file(folder_ / "hosts", folder_ / name);
+    const Finished seen = launch({"/bin/bash", "-c", "cd " + folder_.path() + " && exec \"$0\" x.cfg </dev/null", script("mpirun-cpu.sh")},
+                                 {{"HOSTFILE", name}, {"THREADS", "4"}});
+    EXPECT_EQ(seen.output, "n1 slots=2\nn2 slots=2\n");
+  }
 }
 
 // nproc counts hardware threads, and obeys variables of OpenMP.
@@ -192,15 +202,16 @@ std::string mpirun_that(const std::string& on_usr1) {
 }
 
 TEST_F(LaunchScripts, ABugReportHasBothEndsOfALongLog) {
-  fs::create_directories(folder_ / "run");
+  fs::create_directories(folder_ / "run 12:30");
   std::string log;
   for (int line = 1; line <= 4000; ++line) log += fmt::format("line {}\n", line);
-  write_text(folder_ / "run/log.txt", log);
-  write_text(folder_ / "run/metrics.jsonl", "{}\n");
-  const std::string report = folder_ / "report.tar.gz";
-  const Finished made = launch({script("bug-report.sh"), folder_ / "run", report}, {{"MICA_BIN", test::program_folder()}});
+  write_text(folder_ / "run 12:30/log.txt", log);
+  write_text(folder_ / "run 12:30/metrics.jsonl", "{}\n");
+  // Without another name for the report, in which tar may see a host.
+  const Finished made = launch({"/bin/bash", "-c", "cd " + folder_.path() + " && exec \"$0\" 'run 12:30'", script("bug-report.sh")},
+                               {{"MICA_BIN", test::program_folder()}});
   ASSERT_EQ(made.status, 0) << made.output;
-  ASSERT_EQ(test::run({"/bin/tar", "-C", folder_.path(), "-xzf", report}).status, 0);
+  ASSERT_EQ(test::run({"/bin/tar", "-C", folder_.path(), "-xzf", folder_ / "run 12:30-report.tar.gz"}).status, 0);
   const std::vector<std::string> lines = lines_of("report/log.txt");
   ASSERT_EQ(lines.size(), 3000u);
   EXPECT_EQ(lines.front(), "line 1");
