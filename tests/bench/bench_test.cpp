@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "fault/support/training.hpp"
 #include "support/paths.hpp"
@@ -113,7 +114,22 @@ TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
   EXPECT_EQ(rows[0]["activation_checkpointing"], "block");
   EXPECT_EQ(rows[0]["recompute"], "cheap");
   EXPECT_EQ(rows[0]["keys"], Json::array({"--fsdp.wrap=none", "--fsdp.recompute=cheap"}));
+  EXPECT_EQ(rows[0]["dtype"], "bf16");
   EXPECT_FALSE(rows[0].contains("bound_ms"));
+  // Keys count before flags.
+  const std::vector<Json> by_keys =
+      rows_of(1, {"train", "--batch=1", "--seq=8", "--warmup=1", "--no-bound", "--fsdp.param_dtype=bf16", "--train.steps=2"});
+  EXPECT_EQ(by_keys.at(0)["dtype"], "bf16");
+  EXPECT_EQ(by_keys.at(0)["steps"], 2);
+}
+
+// Figures of threads that take turns are none of the machine's.
+TEST(Bench, ThreadsThatShareACoreAreTold) {
+  const std::string threads = "OMP_NUM_THREADS=" + std::to_string(2 * ::sysconf(_SC_NPROCESSORS_ONLN));
+  const Finished finished =
+      run({"env", threads, program("mica-bench"), "train", "--no-bound", "--batch=1", "--seq=8", "--steps=1", "--warmup=1"}, 120);
+  EXPECT_EQ(finished.status, 0) << finished.output;
+  EXPECT_THAT(finished.output, ::testing::HasSubstr("the threads take turns"));
 }
 
 TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
@@ -142,6 +158,22 @@ TEST(Bench, ProcessorsWithoutBf16AreMeasuredToo) {
   const Finished train = run_with_avx2({"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16"});
   ASSERT_EQ(train.status, 0) << train.output;
   EXPECT_GT(json_lines(train).at(0)["bound_ms"], 0.0);
+}
+
+// Libraries and instructions that one rank alone has are left out on all: ranks measure at the same time.
+TEST(Bench, RanksOfDifferentProcessorsMeasureTheSame) {
+  const std::vector<std::string> measure{program("mica-bench"), "gemm",          "--rows=32",  "--width=64",
+                                         "--vocab=96",          "--head-rows=8", "--rounds=1", "--dtypes=bf16"};
+  std::vector<std::string> old_one{"env", "ONEDNN_MAX_CPU_ISA=AVX2"};
+  old_one.insert(old_one.end(), measure.begin(), measure.end());
+  std::vector<std::string> command = under_mpirun(1, old_one);
+  command.insert(command.end(), {":", "-np", "1"});
+  command.insert(command.end(), measure.begin(), measure.end());
+  const Finished finished = run(command, 120);
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  EXPECT_EQ(rows.size(), 15U);
+  for (const Json& row : rows) EXPECT_TRUE(row["onednn_gf_s"].is_null()) << row;
 }
 
 // What is measured is a hardware file that mica-plan takes.
@@ -238,13 +270,17 @@ TEST(Bench, MistakesAreNamed) {
       {{"kernels", "--svg=/proc/nowhere/kernels.svg"}, "--svg=/proc/nowhere/kernels.svg"},
       {{"gemm", "--hardware-out=/proc/nowhere/this.json"}, "--hardware-out=/proc/nowhere/this.json"},
       {{"gemm", "--hardware-out=/dev/null", "--dtypes=fp32"}, "needs both dtypes"},
+      {{"gemm", "--dtypes=fp16,fp32"}, "--dtypes=fp16,fp32"},
+      {{"kernels", "--svg=/tmp/" + std::string(300, 'a')}, "--svg=/tmp/aaa"},
       {{"comm", "--hardware-out=/proc/nowhere/this.json"}, "mica-bench gemm --hardware-out=/proc/nowhere/this.json"},
       {{"comm", "--hardware-out=/dev/null", "--idle-cost"}, "--idle-cost"},
+      {{"comm", "--hardware-out=/dev/null", "--ranks-per-node=1"}, "--ranks-per-node"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},
       {{"overhead", "--variants=flat,round"}, "'round'"},
       {{"checkpoint", "--dir=/proc/nowhere"}, "/proc/nowhere"},
+      {{"checkpoint", "--dir=/tmp/" + std::string(300, 'a')}, "is not a folder"},
   };
   for (const auto& [arguments, text] : mistakes) {
     const Finished finished = run_bench(2, arguments);

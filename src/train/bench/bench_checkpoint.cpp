@@ -132,7 +132,8 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   read_flags(app, arguments, flags_of(options));
   Config config;
   app.comm.agree([&] {
-    require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),
+    std::error_code unknown;
+    require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir, unknown),
                          "--dir='{}' is not a folder: name an existing one on the disk to measure", options.dir);
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
     require<ConfigError>(options.steps >= 0, "--steps={}, expected 0 or more", options.steps);
@@ -141,7 +142,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   const Watchdog::Patience patience(app.watchdog);
   const mpi::Communicator& world = app.world;
   const bool is_main = world.rank() == 0;
-  Device device = Device::make(config, app.session, world, Logger());
+  Device device = make_device(app, config);
   std::optional<ShardedModel> model;
   app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
   model->root->initialize(config.run.seed);

@@ -224,6 +224,8 @@ ExitCode bench_comm(App& app, const Arguments& arguments) {
     require<ConfigError>(options.ranks_per_node >= 0, "--ranks-per-node={}, expected 0 or more", options.ranks_per_node);
     if (options.hardware_out.empty()) return;
     require<ConfigError>(!options.idle_cost, "--hardware-out: --idle-cost measures nothing that a hardware file holds");
+    require<ConfigError>(options.ranks_per_node == 0,
+                         "--hardware-out: leave out --ranks-per-node, which supposes nodes other than the real ones");
     check_links_out(options.hardware_out, app.world);
   });
   set_openmp_threads(1);

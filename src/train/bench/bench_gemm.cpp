@@ -5,6 +5,7 @@
 #include "mica/tensor/raw_product.hpp"
 #include "mica/train/setup.hpp"
 
+#include "bench_model.hpp"
 #include "benches.hpp"
 #include "blas_library.hpp"
 #include "command_line.hpp"
@@ -142,14 +143,15 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
     for (const std::int64_t n : {options.rows, options.width, options.vocab, options.head_rows, options.rounds}) {
       require<ConfigError>(n >= 1 && n <= 1 << 24, "mica-bench gemm: {} is out of range, expected 1 to 2^24", n);
     }
-    for (const std::string name : {"fp32", "bf16"}) {
-      if (options.dtypes.find(name) != std::string::npos) dtypes.push_back(dtype_from_name(name));
-    }
-    require<ConfigError>(!dtypes.empty(), "--dtypes={}, expected fp32, bf16 or fp32,bf16", options.dtypes);
+    const bool has_both = options.dtypes == "fp32,bf16" || options.dtypes == "bf16,fp32";
+    require<ConfigError>(has_both || options.dtypes == "fp32" || options.dtypes == "bf16", "--dtypes={}, expected fp32, bf16 or fp32,bf16",
+                         options.dtypes);
+    if (options.dtypes != "bf16") dtypes.push_back(DType::f32);
+    if (options.dtypes != "fp32") dtypes.push_back(DType::bf16);
     if (!options.hardware_out.empty()) check_computing_out(options.hardware_out, app.world, dtypes.size() == 2);
   });
   const Config config;
-  Device device = Device::make(config, app.session, app.world, Logger());
+  Device device = make_device(app, config);
   const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
   const std::vector<BlasLibrary> found = BlasLibrary::find(device.num_threads);
   const auto blas = std::ranges::find(found, "OpenBLAS", &BlasLibrary::name);
@@ -168,12 +170,16 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
       for (std::size_t i = 0; i < products.contests().size(); ++i) {
         const Contest& contest = products.contests()[i];
         const auto [a, b] = products.operands(i);
-        const auto raw = make_raw_product(contest.shape);
-        const bool has_blas = blas != found.end() && blas->supports(dtype);
+        // All ranks make the same calls.
+        const auto on_all_ranks = [&](bool is_here) { return app.world.all_max(is_here ? 0 : 1) == 0; };
+        auto raw = make_raw_product(contest.shape);
+        if (!on_all_ranks(raw != nullptr)) raw.reset();
+        const bool has_blas = on_all_ranks(blas != found.end() && blas->supports(dtype));
         std::vector<std::function<void()>> contenders{contest.mica};
         if (has_blas) contenders.emplace_back([&, a = a, b = b] { blas->run(contest.shape, a, b, products.out()); });
         if (raw) contenders.emplace_back([&, a = a, b = b] { raw->run(a, b, products.out()); });
         const std::vector<double> seconds = race(app.world, contenders, options.rounds);
+        stream->synchronize();  // throws if a product failed
         flops += flops_of({contest.shape});
         mica_s += seconds[0];
         const auto speed = [&](double s) { return rounded(flops_of({contest.shape}) / s * 1e-9, 1); };

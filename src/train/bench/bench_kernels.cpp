@@ -79,10 +79,11 @@ ExitCode bench_kernels(App& app, const Arguments& arguments) {
   report.print_table();
   app.comm.agree([&] {
     if (options.svg.empty() || app.world.rank() != 0) return;
-    write_output("--svg", options.svg,
-                 kernels_svg(fmt::format("{}, {}, batch {}, {} tokens, {} ranks: a step of {:.1f} ms", options.run.model, options.run.dtype,
-                                         config.train.micro_batch, config.train.seq_len, app.world.num_ranks(), 1e3 * times.seconds),
-                             times));
+    write_output(
+        "--svg", options.svg,
+        kernels_svg(fmt::format("{}, {}, batch {}, {} tokens, {} ranks: a step of {:.1f} ms", options.run.model, config.fsdp.param_dtype,
+                                config.train.micro_batch, config.train.seq_len, app.world.num_ranks(), 1e3 * times.seconds),
+                    times));
   });
   return ExitCode::done;
 }

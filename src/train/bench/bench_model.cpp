@@ -150,8 +150,12 @@ ShardedModel make_initialized(const App& app, const Config& config, const Device
 
 }  // namespace
 
+Device make_device(const App& app, const Config& config) {
+  return Device::make(config, app.session, app.world, Logger::to_stderr(LogLevel::warn, ""));
+}
+
 BenchRun::BenchRun(const App& app, const Config& config)
-    : device(Device::make(config, app.session, app.world, Logger())),
+    : device(make_device(app, config)),
       plan(data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch)),
       datasets(open_random_tokens(app, config)),
       model(make_initialized(app, config, device)),

@@ -34,6 +34,9 @@ void add_run_flags(po::options_description& flags, RunOptions& run);
 /// The checked config of the run: AdamW, lr 3e-4, weight decay 0.1, clipping at 1. @throws ConfigError
 [[nodiscard]] Config make_config(const RunOptions& options);
 
+/// The device, with its warnings on standard error: ranks whose threads take turns measure nothing. @collective
+[[nodiscard]] Device make_device(const App& app, const Config& config);
+
 /// FLOPs of causal attention's products in a rank's step, forward and backward, nothing computed twice.
 [[nodiscard]] double attention_flops(const Config& config);
 

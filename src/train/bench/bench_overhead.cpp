@@ -88,7 +88,7 @@ void bench_model_overhead(App& app, const OverheadOptions& options) {
     config = make_config(options.run);
     for (const std::string& name : names) static_cast<void>(override_of(name));
   });
-  Device device = Device::make(config, app.session, app.world, Logger());
+  Device device = make_device(app, config);
   const Shape shape{config.train.micro_batch, config.train.seq_len};
   std::mt19937 random(static_cast<unsigned>(1 + app.world.rank()));
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.numel()));

@@ -95,7 +95,7 @@ Measured measure(const App& app, const TrainOptions& options, const Config& conf
   double begin = 0, step_begin = 0;
   std::vector<double> step_s;
   StepFigures first, last;
-  for (std::int64_t step = 1; step <= options.run.warmup + options.run.steps; ++step) {
+  for (std::int64_t step = 1; step <= options.run.warmup + config.train.steps; ++step) {
     if (step == options.run.warmup) device.kernels->record_products(&measured.products);
     if (step == options.run.warmup + 1) {
       device.kernels->record_products(nullptr);
@@ -146,7 +146,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
   Row row{{"bench", "train"},
           {"model", options.run.model},
           {"params", m.num_params},
-          {"dtype", options.run.dtype},
+          {"dtype", config.fsdp.param_dtype},
           {"strategy", config.fsdp.strategy},
           {"activation_checkpointing", config.fsdp.activation_checkpointing},
           {"recompute", m.recompute},
@@ -156,7 +156,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
           {"threads", m.num_threads},
           {"batch", config.train.micro_batch},
           {"seq", config.train.seq_len},
-          {"steps", options.run.steps},
+          {"steps", config.train.steps},
           {"step_ms", rounded(1e3 * step_s)},
           {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);

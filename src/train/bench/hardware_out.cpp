@@ -7,11 +7,11 @@
 #include <fstream>
 
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/core/host.hpp"
 #include "mica/plan/hardware.hpp"
+#include "mica/train/memory_limit.hpp"
 
 #include "host_buffer.hpp"
 #include "output_file.hpp"
@@ -94,11 +94,13 @@ void write_computing(const std::string& path, const mpi::Communicator& world, Ke
   const double copy_s = seconds_of(world, 1, [&] { kernels.copy(*stream, source, target); });
   const TensorView one(to.data(), {1}, DType::f32);
   const double task_s = seconds_of(world, 1000, [&] { kernels.fill(*stream, one, 0.0); });
+  stream->synchronize();  // throws if a task failed
   const int node_ranks = world.split_node().num_ranks();
   const std::string source_text = fmt::format("measured by mica-bench gemm on {} ranks", world.num_ranks());
   make_mpi_comm(world)->from_first_rank([&] {
     const double fp32 = measured.fp32_tflops, bf16 = measured.bf16_tflops;
-    const auto memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    const std::vector<MemoryLimit> limits = memory_limits();
+    const auto memory = static_cast<double>(std::ranges::min_element(limits, {}, &MemoryLimit::bytes)->bytes);
     const double threads = measured.threads;
     Row json{{"name", host_name()},
              {"device", "cpu"},
