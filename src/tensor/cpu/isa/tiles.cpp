@@ -12,7 +12,6 @@ constexpr int kRows = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;
 constexpr int kVectors = 2;
 
 using Quad = float __attribute__((vector_size(16)));
-using QuadIndex = std::int32_t __attribute__((vector_size(16)));
 
 /// One load instruction, where splat() would add: x - 0 is x for every x.
 MICA_INLINE F32 broadcast(const float* x) { return *x - F32{}; }
@@ -97,12 +96,12 @@ MICA_INLINE void store_quad(float* p, Quad v) { __builtin_memcpy(p, &v, sizeof v
 
 void transpose_4x4(const float* x, std::int64_t ld, float* y, std::int64_t ldy) {
   const Quad a = load_quad(x), b = load_quad(x + ld), c = load_quad(x + 2 * ld), d = load_quad(x + 3 * ld);
-  const Quad ab_low = __builtin_shuffle(a, b, QuadIndex{0, 4, 1, 5}), ab_high = __builtin_shuffle(a, b, QuadIndex{2, 6, 3, 7});
-  const Quad cd_low = __builtin_shuffle(c, d, QuadIndex{0, 4, 1, 5}), cd_high = __builtin_shuffle(c, d, QuadIndex{2, 6, 3, 7});
-  store_quad(y, __builtin_shuffle(ab_low, cd_low, QuadIndex{0, 1, 4, 5}));
-  store_quad(y + ldy, __builtin_shuffle(ab_low, cd_low, QuadIndex{2, 3, 6, 7}));
-  store_quad(y + 2 * ldy, __builtin_shuffle(ab_high, cd_high, QuadIndex{0, 1, 4, 5}));
-  store_quad(y + 3 * ldy, __builtin_shuffle(ab_high, cd_high, QuadIndex{2, 3, 6, 7}));
+  const Quad ab_low = shuffle<0, 4, 1, 5>(a, b), ab_high = shuffle<2, 6, 3, 7>(a, b);
+  const Quad cd_low = shuffle<0, 4, 1, 5>(c, d), cd_high = shuffle<2, 6, 3, 7>(c, d);
+  store_quad(y, shuffle<0, 1, 4, 5>(ab_low, cd_low));
+  store_quad(y + ldy, shuffle<2, 3, 6, 7>(ab_low, cd_low));
+  store_quad(y + 2 * ldy, shuffle<0, 1, 4, 5>(ab_high, cd_high));
+  store_quad(y + 3 * ldy, shuffle<2, 3, 6, 7>(ab_high, cd_high));
 }
 
 void transpose_to_panel(const float* x, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* panel) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 /// Vectors of one machine register, whichever ISA this file is compiled for. [Note: isa code]
 /// Everything under cpu/isa is compiled several times with different -march. A function with external linkage that is
@@ -15,6 +16,8 @@
 #define MICA_INLINE [[gnu::always_inline]] inline
 /// For a lambda that must not become a call: [](...) MICA_INLINE_LAMBDA { ... }
 #define MICA_INLINE_LAMBDA __attribute__((always_inline))
+
+#include "shuffle.hpp"
 
 #if defined(__AVX512F__)
 #include "vec_avx512.hpp"
@@ -42,11 +45,13 @@ MICA_INLINE I32 lane_numbers() {
 MICA_INLINE F32 keep_first(F32 x, std::int64_t n, F32 other) { return lane_numbers() < static_cast<std::int32_t>(n) ? x : other; }
 
 /// Lane l becomes lane (l + kShift) mod kLanes.
+template <int kShift, int... kLane>
+MICA_INLINE F32 rotate(F32 v, std::integer_sequence<int, kLane...> /*lanes*/) {
+  return shuffle<((kLane + kShift) % kLanes)...>(v, v);
+}
 template <int kShift>
 MICA_INLINE F32 rotate(F32 v) {
-  I32 from{};
-  for (int l = 0; l < kLanes; ++l) from[l] = (l + kShift) % kLanes;
-  return __builtin_shuffle(v, from);
+  return rotate<kShift>(v, std::make_integer_sequence<int, kLanes>());
 }
 /// All lanes combined in a fixed tree, so that a row's sum does not depend on its position.
 template <class Combine>

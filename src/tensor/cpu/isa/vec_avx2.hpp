@@ -30,8 +30,8 @@ MICA_INLINE U64 multiply_even(U32 a, U32 b) {
 }
 MICA_INLINE F64 low_as_double(F32 x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x)); }
 MICA_INLINE F64 high_as_double(F32 x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)); }
-MICA_INLINE U32 interleave_low(U32 a, U32 b) { return __builtin_shuffle(a, b, U32{0, 8, 1, 9, 2, 10, 3, 11}); }
-MICA_INLINE U32 interleave_high(U32 a, U32 b) { return __builtin_shuffle(a, b, U32{4, 12, 5, 13, 6, 14, 7, 15}); }
+MICA_INLINE U32 interleave_low(U32 a, U32 b) { return shuffle<0, 8, 1, 9, 2, 10, 3, 11>(a, b); }
+MICA_INLINE U32 interleave_high(U32 a, U32 b) { return shuffle<4, 12, 5, 13, 6, 14, 7, 15>(a, b); }
 
 MICA_INLINE __m256i mask_first(std::int64_t n) {
   const I32 lanes{0, 1, 2, 3, 4, 5, 6, 7};

@@ -26,12 +26,8 @@ MICA_INLINE U64 multiply_even(U32 a, U32 b) {
 }
 MICA_INLINE F64 low_as_double(F32 x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
 MICA_INLINE F64 high_as_double(F32 x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
-MICA_INLINE U32 interleave_low(U32 a, U32 b) {
-  return __builtin_shuffle(a, b, U32{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-}
-MICA_INLINE U32 interleave_high(U32 a, U32 b) {
-  return __builtin_shuffle(a, b, U32{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
-}
+MICA_INLINE U32 interleave_low(U32 a, U32 b) { return shuffle<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b); }
+MICA_INLINE U32 interleave_high(U32 a, U32 b) { return shuffle<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b); }
 
 MICA_INLINE __mmask16 mask_first(std::int64_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
 MICA_INLINE F32 load_first(const float* p, std::int64_t n, float rest) { return _mm512_mask_loadu_ps(F32{} + rest, mask_first(n), p); }

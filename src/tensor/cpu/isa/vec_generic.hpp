@@ -36,8 +36,8 @@ MICA_INLINE F64 low_as_double(F32 x) { return F64{static_cast<double>(x[0]), sta
 MICA_INLINE F64 high_as_double(F32 x) { return F64{static_cast<double>(x[2]), static_cast<double>(x[3])}; }
 MICA_INLINE F64 fma(F64 a, F64 b, F64 c) { return a * b + c; }
 /// a[0] b[0] a[1] b[1] ...
-MICA_INLINE U32 interleave_low(U32 a, U32 b) { return __builtin_shuffle(a, b, U32{0, 4, 1, 5}); }
-MICA_INLINE U32 interleave_high(U32 a, U32 b) { return __builtin_shuffle(a, b, U32{2, 6, 3, 7}); }
+MICA_INLINE U32 interleave_low(U32 a, U32 b) { return shuffle<0, 4, 1, 5>(a, b); }
+MICA_INLINE U32 interleave_high(U32 a, U32 b) { return shuffle<2, 6, 3, 7>(a, b); }
 
 /// The first n < kLanes elements, `rest` behind them.
 MICA_INLINE F32 load_first(const float* p, std::int64_t n, float rest) {
