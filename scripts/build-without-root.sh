@@ -8,6 +8,8 @@
 #   HDF5_SOURCE=hdf5-1.14.6.tar.gz scripts/build-without-root.sh [FOLDER]                uses a local file instead of a download
 #   PYTHON=/path/to/python3.11 scripts/build-without-root.sh [FOLDER]                    where python3 is older than 3.9
 set -euo pipefail
+fail() { echo "mica: error: $*" >&2; exit 2; }
+[[ -z "${MPI:-}" || -z "${MPI_HOME:-}" ]] || fail "MPI=$MPI and MPI_HOME=$MPI_HOME are both set: unset one of them (modules set MPI_HOME)"
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1:-$here/build/without-root}"
 folder=$(cd "${1:-$here/build/without-root}" && pwd)
@@ -16,7 +18,6 @@ hdf5_url=https://support.hdfgroup.org/releases/hdf5/v1_14/v1_14_6/downloads/hdf5
 hdf5_sha256=e4defbac30f50d64e1556374aa49e574417c9e72c6b1de7a4ff88c4b1bea6e9b
 jobs=$("$here/scripts/build-jobs.sh")
 step() { printf '\n== %s\n' "$*"; }
-fail() { echo "mica: error: $*" >&2; exit 2; }
 
 step "1/3  Tools and libraries from wheels ($env)"
 python=${PYTHON:-python3}

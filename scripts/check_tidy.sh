@@ -8,6 +8,7 @@
 # Each file is compiled alone, not as a part of a unity build, so that missing includes are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+git() { command git -c safe.directory='*' "$@"; }   # the clone may be another user's
 most=${MICA_TIDY_FILES:-20}
 folder=build/tidy   # only configured, never built
 

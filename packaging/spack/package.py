@@ -27,7 +27,7 @@ class Mica(CMakePackage, CudaPackage):
     depends_on("cmake@3.25:", type="build")
 
     depends_on("mpi@3.1:")
-    depends_on("hdf5@1.10:")
+    depends_on("hdf5@1.10.2:")
     depends_on("onednn@2.6: cpu_runtime=omp")
     depends_on("fmt@9.0:")
     depends_on("nlohmann-json@3.9:", type="build")

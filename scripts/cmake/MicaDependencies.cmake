@@ -34,6 +34,9 @@ set(MicaHDF5_ROOT "${HDF5_ROOT}" $ENV{HDF5_ROOT} $ENV{HDF5_DIR})  # what users a
 find_package(MicaHDF5 QUIET)
 set(detail "serial")
 set(unfit "")
+if(MicaHDF5_LIBRARY MATCHES "[.]a$")
+  set(unfit "it is static, and what it needs itself is not known: a shared one is needed")
+endif()
 if(MicaHDF5_IS_PARALLEL)
   set(detail "parallel")
   execute_process(COMMAND "${CMAKE_READELF}" --dynamic "${MicaHDF5_LIBRARY}" OUTPUT_VARIABLE needs ERROR_QUIET)
@@ -46,7 +49,7 @@ endif()
 if(NOT MicaHDF5_IS_THREADSAFE)
   string(APPEND detail ", not thread-safe")
 endif()
-mica_require("HDF5" FOUND "${MicaHDF5_FOUND}" VERSION "${MicaHDF5_VERSION}" LEAST 1.10 DETAIL "${detail}" UNFIT "${unfit}" AT "${MicaHDF5_LIBRARY}"
+mica_require("HDF5" FOUND "${MicaHDF5_FOUND}" VERSION "${MicaHDF5_VERSION}" LEAST 1.10.2 DETAIL "${detail}" UNFIT "${unfit}" AT "${MicaHDF5_LIBRARY}"
              DEBIAN "libhdf5-dev" CONDA "hdf5" SPACK "hdf5" SET "-DHDF5_ROOT=FOLDER" ROOTS HDF5_ROOT PARTS "${MicaHDF5_INCLUDE_DIR}")
 
 find_package(DNNL QUIET)

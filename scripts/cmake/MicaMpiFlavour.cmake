@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # mica_mpi_flavour(OUT HEADER_FOLDERS...): "Open MPI 4.1.4", "MPICH 4.0.2", "Intel MPI 2021.10", or "another MPI", as mpi.h says.
-# Programs and libraries of one flavour do not run with another.
+# Programs and libraries of one flavour do not run with another. FindMPI names no folders where the compiler is MPI's own.
 function(mica_mpi_flavour out)
   set(text "")
-  foreach(folder IN LISTS ARGN)
+  set(folders ${ARGN})
+  if(NOT folders)
+    set(folders ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+  endif()
+  foreach(folder IN LISTS folders)
     if(EXISTS "${folder}/mpi.h")
       file(STRINGS "${folder}/mpi.h" lines REGEX "define[ \t]+(OMPI_(MAJOR|MINOR|RELEASE)_VERSION|I_MPI_VERSION|MPICH_VERSION)[ \t]")
       string(APPEND text "${lines}")

@@ -89,6 +89,10 @@ endif()
 # A project that may do without Mica: found, and not found for reasons that it is told.
 set(configure ${CMAKE_COMMAND} -S "${SOURCE}/tests/consumer/optional" "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${COMPILER}")
 must(${configure} -B "${WORK}/optional" -DEXPECTED=FOUND)
+# Many sites compile everything with MPI's compiler.
+file(STRINGS "${MICA_BUILD}/CMakeCache.txt" mpi_compiler REGEX "^MPI_CXX_COMPILER:")
+string(REGEX REPLACE "^[^=]*=" "" mpi_compiler "${mpi_compiler}")
+must(${configure} -B "${WORK}/with_mpicxx" "-DCMAKE_CXX_COMPILER=${mpi_compiler}" -DEXPECTED=FOUND)
 must(${configure} -B "${WORK}/without" -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON "-DEXPECTED=fmt was not found")
 file(WRITE "${WORK}/old_fmt/fmt-config.cmake" "add_library(fmt::fmt INTERFACE IMPORTED)\n")
 file(WRITE "${WORK}/old_fmt/fmt-config-version.cmake" "set(PACKAGE_VERSION 5.3.0)\n")

@@ -12,6 +12,9 @@ file(WRITE "${WORK}/dnnl/lib/libdnnl.so" "")
 file(WRITE "${WORK}/dnnl/include/oneapi/dnnl/dnnl_version.h"
      "#define DNNL_VERSION_MAJOR 4\n#define DNNL_VERSION_MINOR 0\n#define DNNL_VERSION_PATCH 1\n")
 file(WRITE "${WORK}/hdf5/include/hdf5.h" "")
+file(WRITE "${WORK}/static/include/hdf5.h" "")
+file(WRITE "${WORK}/static/include/H5public.h" "#define H5_VERS_MAJOR 1\n#define H5_VERS_MINOR 10\n#define H5_VERS_RELEASE 8\n")
+file(WRITE "${WORK}/static/lib/libhdf5.a" "")
 
 function(expect_texts)
   foreach(text IN LISTS ARGN)
@@ -31,9 +34,16 @@ if(status EQUAL 0)
 endif()
 expect_texts("fmt 9.0 or newer: version 5.3.0 was found in ${WORK}/old_fmt" "Debian: libfmt-dev   conda-forge: fmt   Spack: fmt"
              "oneDNN 2.6 or newer: 4.0.1 in ${WORK}/dnnl/lib/libdnnl.so does not serve: Mica knows versions 2 and 3"
-             "HDF5 1.10 or newer: not found" "-DHDF5_ROOT=FOLDER"
+             "HDF5 1.10.2 or newer: not found" "-DHDF5_ROOT=FOLDER"
              "SentencePiece: not found" "without it: -DMICA_WITH_SENTENCEPIECE=OFF"
              "CUDA toolkit 12.5 or newer: not found" "without it: -DMICA_ENABLE_CUDA=OFF")
+
+execute_process(COMMAND ${configure} "-DHDF5_ROOT=${WORK}/static" -U "MicaHDF5_*" -U "fmt_DIR" -U "DNNL_*" RESULT_VARIABLE status OUTPUT_VARIABLE output
+                ERROR_VARIABLE output)
+if(status EQUAL 0)
+  message(FATAL_ERROR "configured with a static HDF5:\n${output}")
+endif()
+expect_texts("HDF5 1.10.2 or newer: 1.10.8 in ${WORK}/static/lib/libhdf5.a does not serve: it is static")
 
 # What is turned off is not looked for; the same folder serves once flags are mended.
 must(${configure} -U "fmt_DIR" -U "DNNL_*" -U "MicaHDF5_*" -UHDF5_ROOT -DMICA_WITH_SENTENCEPIECE=OFF -DMICA_ENABLE_CUDA=OFF)

@@ -38,4 +38,15 @@ stand_in(nproc "echo \"\${OMP_NUM_THREADS:-2}\"")  # as coreutils' does on two C
 expect(0 "2" --unset=CMAKE_BUILD_PARALLEL_LEVEL OMP_NUM_THREADS=1 "${SOURCE}/scripts/build-jobs.sh")
 expect(2 "mica: error: python3 is Python 3.8.20, and the wheels need 3.9" "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
 expect(2 "mica: error: /nowhere/python3.11 is missing" PYTHON=/nowhere/python3.11 "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
+expect(2 "mica: error: MPI=mpich and MPI_HOME=/opt/openmpi are both set: unset one of them" MPI=mpich MPI_HOME=/opt/openmpi
+       "${SOURCE}/scripts/build-without-root.sh" "${WORK}/folder")
+
+# Ubuntu has no such Chromium; a file server's copy of the sources is no git repository.
+stand_in(dpkg-query "case \"$*\" in *chromium*|*faketime*) exit 1;; esac; echo install ok installed")
+stand_in(apt-cache "exit 100")
+stand_in(sudo "exec \"$@\"")
+stand_in(apt-get "case \"$*\" in *chromium*) exit 100;; install*faketime|update*) exit 0;; esac; exit 99")
+expect(0 "packages: there is no chromium-headless-shell here" STAND_IN_VERSION=4.1.0 "${SOURCE}/scripts/install-packages.sh" --tests)
+file(COPY "${SOURCE}/scripts/check_format.sh" DESTINATION "${WORK}/copy/scripts")
+expect(0 "format check: left out: this is no git repository" --unset=CI GIT_CEILING_DIRECTORIES=${WORK} "${WORK}/copy/scripts/check_format.sh")
 file(REMOVE_RECURSE "${WORK}")
