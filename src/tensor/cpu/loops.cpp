@@ -81,14 +81,29 @@ const Loops& loops() {
 }
 
 #if defined(__x86_64__)
+namespace {
+
+#ifdef __clang__  // 16 does not know the levels' names; every processor with these has the rest of them, too
+bool has_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"); }
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#else
+bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
+bool has_v4() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
+
+}  // namespace
+
 const Loops* loops_of(Isa isa) {
   switch (isa) {
     case Isa::v2:
       return table<v2::make_table>();
     case Isa::v3:
-      return __builtin_cpu_supports("x86-64-v3") ? table<v3::make_table>() : nullptr;
+      return has_v3() ? table<v3::make_table>() : nullptr;
     case Isa::v4:
-      return __builtin_cpu_supports("x86-64-v4") ? table<v4::make_table>() : nullptr;
+      return has_v4() ? table<v4::make_table>() : nullptr;
   }
   return nullptr;
 }
