@@ -58,7 +58,7 @@ void omp_set_num_threads(int);
 EOF
 files=() num_left_out=0
 while read -r name; do
-  [[ "$name" != src/tensor/cpu/isa/* ]] || continue   # gcc's vector extensions, which clang does not parse
+  [[ "$name" != src/tensor/cpu/isa/* ]] || continue   # their vectors are for gcc
   grep -qF "\"file\": \"$PWD/$name\"" "$folder/compile_commands.json" || continue   # deleted, or not built here
   if [[ ${#files[@]} -lt $most ]]; then files+=("$name"); else num_left_out=$((num_left_out + 1)); fi
 done <<<"$candidates"

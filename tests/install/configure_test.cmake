@@ -129,8 +129,8 @@ function(configure_with name macros expected)
     message(FATAL_ERROR "with ${name} CMake did not say '${expected}' but:\n${output}")
   endif()
 endfunction()
-configure_with(clang-15 "-D__clang__=1 -D__clang_major__=15 -D__clang_minor__=0 -D__clang_patchlevel__=7"
-               "CMake Error .*Clang 15.0.7 \\([^ ]*/clang-15\\) does not compile C\\+\\+20 as Mica has it")
+configure_with(clang-16 "-D__clang__=1 -D__clang_major__=16 -D__clang_minor__=0 -D__clang_patchlevel__=6"
+               "CMake Error .*Clang 16.0.6 \\([^ ]*/clang-16\\) does not compile Mica")
 configure_with(icpx "-D__INTEL_LLVM_COMPILER=20250000" "CMake Warning .*Mica was not tested with IntelLLVM 2025.0.0")
 
 # A generator of several build types.

@@ -31,7 +31,7 @@ class Perceptron final : public SupervisedModel {
   explicit Perceptron(std::int64_t outputs) : SupervisedModel("perceptron") {
     add_body<Linear>("in", kFeatures, 6);
     add_body<Tanh>("tanh");
-    auto& block = add_body<Residual>("block", "perceptron_block");
+    Residual& block = add_body<Residual>("block", "perceptron_block");
     block.add<LayerNorm>("norm", 6);
     block.add<Linear>("up", 6, 9);
     block.add<Silu>("silu");

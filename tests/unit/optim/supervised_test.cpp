@@ -26,7 +26,7 @@ class Perceptron final : public nn::SupervisedModel {
   Perceptron() : SupervisedModel("perceptron") {
     add_body<nn::Linear>("in", kFeatures, kWidth);
     add_body<nn::Tanh>("act");
-    auto& block = add_body<nn::Residual>("block", "perceptron_block");
+    nn::Residual& block = add_body<nn::Residual>("block", "perceptron_block");
     block.add<nn::LayerNorm>("norm", kWidth);
     block.add<nn::Linear>("up", kWidth, 2 * kWidth);
     block.add<nn::Relu>("act");
