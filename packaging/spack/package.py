@@ -41,7 +41,7 @@ class Mica(CMakePackage, CudaPackage):
         conflicts("cuda_arch=none", msg="say cuda_arch=80, 90, ...")
 
     conflicts("%gcc@:10", msg="C++20 as Mica has it needs g++ 11 or newer")
-    conflicts("%clang@:16", msg="clang 16 crashes in the kernels for AVX-512")
+    conflicts("%clang@:17", msg="clang 16 crashes in the kernels for AVX-512; 17 does not know the instruction sets by name")
 
     def cmake_args(self):
         args = [

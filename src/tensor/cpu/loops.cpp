@@ -83,8 +83,12 @@ const Loops& loops() {
 #if defined(__x86_64__)
 namespace {
 
-#ifdef __clang__  // 16 does not know the levels' names; every processor with these has the rest of them, too
-bool has_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"); }
+#if !defined(__clang__) && __GNUC__ < 12  // g++ 11 does not know the levels by name
+bool has_v3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("lzcnt") &&
+         __builtin_cpu_supports("movbe");
+}
 bool has_v4() {
   return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
