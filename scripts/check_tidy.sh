@@ -8,7 +8,8 @@
 # Each file is compiled alone, not as a part of a unity build, so that missing includes are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-git() { command git -c safe.directory='*' "$@"; }   # the clone may be another user's
+# shellcheck source=scripts/any_owners_git.sh
+source scripts/any_owners_git.sh
 most=${MICA_TIDY_FILES:-20}
 folder=build/tidy   # only configured, never built
 
@@ -32,6 +33,7 @@ if [[ "${1:-}" == *.cpp ]]; then
   candidates=$(printf '%s\n' "$@")
   most=$#
 else
+  leave_out_without_git "tidy check"
   since=${1:-}
   if [[ -z "$since" && "${CI:-}" != "true" ]]; then since=$(git merge-base HEAD origin/HEAD 2>/dev/null || true); fi
   since=${since:-HEAD~10}
