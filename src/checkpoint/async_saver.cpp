@@ -39,23 +39,18 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
     return sum;
   };
   // What was frozen after its first step keeps its state.
-  std::set<const fsdp::UnitStorage*> with_state;
-  std::set<std::string> ignored_with_state;
-  if (optimizer != nullptr) {
-    for (const optim::StateShard& shard : optimizer->state()) with_state.insert(shard.storage);
-    for (const optim::IgnoredState& each : optimizer->ignored_state()) ignored_with_state.insert(each.parameter);
-  }
+  const auto with_state = optimizer != nullptr ? optimizer->parameters_with_state() : std::set<std::string>();
   std::int64_t bytes = kSectorBytes;  // the buffer may begin inside a sector
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
     if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
     const std::int64_t numel = storage->layout().shard_numel();
-    const bool has_state = storage->is_trainable() || with_state.contains(storage);
+    const bool has_state = storage->is_trainable() || with_state.contains(storage->parameters().front().full_name);
     bytes += padded(numel * dtype_bytes(DType::f32)) + (has_state ? state_bytes(numel) : 0);
   }
   if (mesh.shard_rank() != 0) return bytes;
   for (const WholeTensor& tensor : whole_tensors(root)) bytes += padded(tensor.shape.numel() * dtype_bytes(tensor.dtype));
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
-    if (p.parameter->requires_grad || ignored_with_state.contains(p.full_name)) bytes += state_bytes(p.parameter->shape.numel());
+    if (p.parameter->requires_grad || with_state.contains(p.full_name)) bytes += state_bytes(p.parameter->shape.numel());
   }
   return bytes;
 }

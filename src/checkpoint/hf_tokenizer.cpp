@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/hf_tokenizer.hpp"
 
+#include "mica/core/error.hpp"
 #include "mica/core/word_text.hpp"
 
 namespace mica::checkpoint {
+
+std::optional<io::JsonValue> json_of(const HfTokenizer& tokenizer, const std::string& name) {
+  constexpr int kMostLevels = 32;
+  const auto file = tokenizer.files.find(name);
+  if (file == tokenizer.files.end()) return std::nullopt;
+  return io::JsonValue::parse<ConfigError>(file->second, fmt::format("{}/{}", tokenizer.source, name), kMostLevels);
+}
 
 std::shared_ptr<const HfTokenizer> copy_from_first_rank(const std::shared_ptr<const HfTokenizer>& tokenizer, const HostComm& comm) {
   const std::string sent = comm.from_first_rank([&] {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <ranges>
-#include <set>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/io/atomic_file.hpp"
@@ -154,11 +153,7 @@ class Loader {
 
   /// A parameter that is frozen here gets no state, so its steps count from zero when it is trained again.
   void leave_out_frozen() {
-    std::set<std::string> with_state;
-    for (const optim::StateShard& shard : target_.optimizer->state()) {
-      for (const fsdp::UnitParameter& p : shard.storage->parameters()) with_state.insert(p.full_name);
-    }
-    for (const optim::IgnoredState& each : target_.optimizer->ignored_state()) with_state.insert(each.parameter);
+    const auto with_state = target_.optimizer->parameters_with_state();
     std::map<std::string, std::int64_t> left_out;
     for (const optim::ParamGroup& group : target_.optimizer->groups()) {
       for (const std::string& name : group.parameters) {

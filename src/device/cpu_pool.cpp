@@ -23,7 +23,7 @@ using detail::Arena;
 /// Address space of one arena: no more than the machine's memory can ever be in use.
 std::int64_t default_reserve_bytes() {
 #ifdef __SANITIZE_THREAD__
-  return std::int64_t{2} << 30;  // it leaves a process some 0.5 to 1.5 TiB, where tests have many ranks in one
+  return std::int64_t{2} << 30;  // ThreadSanitizer leaves a process some 0.5 to 1.5 TiB of addresses, and tests have up to 64 ranks in one
 #endif
   const auto pages = static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));

@@ -113,9 +113,9 @@ std::int64_t Hdf5Dataset::numel() const { return product(dims_); }
 bool Hdf5Dataset::is_contiguous() const {
   const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
-  std::string holder(path_.size() + 1, '\0');  // another file behind an external link
-  const ssize_t length = check(H5Fget_name(id_.get(), holder.data(), holder.size()), "H5Fget_name", where);
-  if (length != std::ssize(path_) || holder.compare(0, path_.size(), path_) != 0) return false;
+  std::string file(path_.size() + 1, '\0');  // where it is stored: an external link leads into another file
+  const ssize_t length = check(H5Fget_name(id_.get(), file.data(), file.size()), "H5Fget_name", where);
+  if (length != std::ssize(path_) || file.compare(0, path_.size(), path_) != 0) return false;
   const Hdf5Id plist = own(H5Dget_create_plist(id_.get()), "H5Dget_create_plist", where);
   return H5Pget_layout(plist.get()) == H5D_CONTIGUOUS && H5Pget_external_count(plist.get()) == 0;
 }

@@ -310,6 +310,15 @@ std::vector<IgnoredState> Optimizer::ignored_state() const {
   return found;
 }
 
+std::set<std::string> Optimizer::parameters_with_state() const {
+  std::set<std::string> names;
+  for (const StateShard& shard : state()) {
+    for (const fsdp::UnitParameter& p : shard.storage->parameters()) names.insert(p.full_name);
+  }
+  for (const IgnoredState& each : ignored_state()) names.insert(each.parameter);
+  return names;
+}
+
 std::vector<DType> Optimizer::state_dtypes() const {
   std::vector<DType> dtypes;
   for (const std::string& kind : state_kinds()) dtypes.push_back(moment_dtype(precision_, kind));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <set>
 
 #include "mica/optim/state_dict.hpp"
 
@@ -52,10 +51,7 @@ void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
   for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);
   for (const IgnoredState& each : optimizer.ignored_state()) device_mesh.kernels().fill(device_mesh.compute(), each.data, 0.0);
   for (const Transfer& t : transfers) device_mesh.kernels().copy(device_mesh.compute(), t.from.view(), t.to);
-  std::set<std::string> with_state;  // a frozen parameter gets none, so its steps count from zero when it is trained again
-  for (const std::string& kind : optimizer.state_kinds()) {
-    for (const fsdp::StateArray& array : arrays_of(optimizer, kind).all) with_state.insert(array.key);
-  }
+  const auto with_state = optimizer.parameters_with_state();  // a frozen one has none: its steps count from zero when it is trained again
   std::int64_t most = 0;
   std::map<std::string, std::int64_t> steps;
   for (const auto& [name, parameter] : parameters_of(optimizer)) {

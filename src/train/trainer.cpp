@@ -147,7 +147,7 @@ ExitCode Trainer::train() {
       time_limit_.note_steps(Clock::now() - asked_at_);
       request = agree_on_request(pace, step);
     }
-    const bool logs = is_last || step % config_.train.log_interval == 0;
+    const bool logs = is_logged(step);
     const bool evaluates = datasets_.val && (is_last || (config_.train.eval_interval > 0 && step % config_.train.eval_interval == 0));
     const bool saves = is_last || request == Request::save || (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
     look_at_background_save();
@@ -213,6 +213,8 @@ void Trainer::tell_slow_paths() {
   if (!is_main()) return;
   for (const std::string& text : slow_paths_.new_lines(slow_paths(*device_.kernels))) progress_->warn(text);
 }
+
+bool Trainer::is_logged(std::int64_t step) const { return step == config_.train.steps || step % config_.train.log_interval == 0; }
 
 void Trainer::read_figures(bool show) {
   if (pending_.empty()) return;

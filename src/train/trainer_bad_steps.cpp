@@ -47,8 +47,7 @@ bool Trainer::handle_bad_step(std::int64_t step) {
   num_bad_in_a_row_ = step == last_bad_step_ + 1 ? num_bad_in_a_row_ + 1 : 1;
   last_bad_step_ = step;
   const std::string told = fmt::format("step {} is bad: {}", step, bad_step_);
-  const bool is_logged = step % config_.train.log_interval == 0 || step == config_.train.steps;
-  read_figures(is_logged && action == "skip");
+  read_figures(is_logged(step) && action == "skip");
   metrics_->write_bad_step(step, bad_step_, action);
   if (action == "stop") stop_at_bad_step(told);
   if (action == "rollback") {

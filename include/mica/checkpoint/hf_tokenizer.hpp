@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "mica/comm/host_comm.hpp"
+#include "mica/io/json.hpp"
 
 namespace mica::checkpoint {
 
@@ -21,6 +23,9 @@ struct HfTokenizer {
   TokenIds token_ids;
   std::map<std::string, std::string> files;  ///< name -> content, for names that is_tokenizer_file() accepts: some MB
 };
+
+/// One of its files, parsed; nothing if it has no such file. @throws ConfigError: not JSON
+[[nodiscard]] std::optional<io::JsonValue> json_of(const HfTokenizer& tokenizer, const std::string& name);
 
 /// Copies rank 0's to every rank; null if rank 0 has none. @collective
 [[nodiscard]] std::shared_ptr<const HfTokenizer> copy_from_first_rank(const std::shared_ptr<const HfTokenizer>& tokenizer,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,6 +101,8 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] std::vector<StateShard> state() const;
   /// The same of ignored parameters.
   [[nodiscard]] std::vector<IgnoredState> ignored_state() const;
+  /// The parameters that have a place in one of these two.
+  [[nodiscard]] std::set<std::string> parameters_with_state() const;
   /// Step count of one parameter. It has state from its first step on. @throws Error if the optimizer has no such parameter.
   [[nodiscard]] std::int64_t steps_of(std::string_view parameter) const;
   [[nodiscard]] virtual std::string_view name() const = 0;

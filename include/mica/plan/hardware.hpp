@@ -54,7 +54,8 @@ struct Hardware {
   double restart_s = 0;        ///< from a failure until training continues
 };
 
-/// The one of its rates for operands of a dtype. CPUs compute fp16 in fp32, and have no TF32.
+/// The rate, in TFLOP/s, for operands of a dtype. CPUs compute fp16 in fp32, and have no TF32.
+/// @param rates  the hardware's peak_tflops or product_tflops
 /// @param tf32  fp32 products are computed in TF32
 [[nodiscard]] double tflops_for(DType dtype, bool tf32, const Rates& rates, const Hardware& hardware);
 

@@ -98,6 +98,8 @@ class Trainer {
   /// Warns about slow kernel paths taken since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
+  /// Whether a step has a progress line.
+  [[nodiscard]] bool is_logged(std::int64_t step) const;
   /// Gathers all ranks' figures of the steps since begin_interval(). @collective
   [[nodiscard]] std::vector<RankFigures> exchange_figures(double step_ms, double wait_ms) const;
   /// Warns about ranks that hold up the others.

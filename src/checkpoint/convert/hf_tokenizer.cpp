@@ -36,13 +36,6 @@ std::string read_tokenizer_file(const std::string& path) {
   }
 }
 
-std::optional<io::JsonValue> json_of(const HfTokenizer& tokenizer, const char* name) {
-  constexpr int kMostLevels = 32;
-  const auto file = tokenizer.files.find(name);
-  if (file == tokenizer.files.end()) return std::nullopt;
-  return io::JsonValue::parse<ConfigError>(file->second, fmt::format("{}/{}", tokenizer.source, name), kMostLevels);
-}
-
 /// The special tokens that the files name, by the key of their id: eos_token_id -> "</s>". Some files have objects with the text inside.
 std::map<std::string, std::string> named_tokens(const HfTokenizer& tokenizer) {
   std::map<std::string, std::string> tokens;

@@ -38,7 +38,7 @@ How tokens are chosen. These flags, --print-ids and --batch-size are for text on
   --max-new-tokens=100     per prompt; a text also ends at the model's end token, and when its context is full
   --temperature=0          0: always the likeliest token; 1: sample from the model's distribution; lower values favour likely tokens
   --top-k=0                with a temperature above 0: sample from the k likeliest tokens; 0: from all
-  --top-p=1                the same: sample from the smallest set of likeliest tokens whose probability reaches p
+  --top-p=1                with a temperature above 0: sample from the smallest set of likeliest tokens whose probability reaches p
   --repetition-penalty=1   above 1: tokens that are already in the prompt or the text become less likely
   --seed=1                 the same seed gives the same tokens, on any number of ranks and in any batch of up to 16 sequences
   --ignore-end             continue after the model's end token

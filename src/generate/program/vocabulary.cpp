@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "mica/checkpoint/folder.hpp"
-#include "mica/io/json.hpp"
 
 namespace mica::generate {
 
@@ -38,13 +37,6 @@ std::unique_ptr<data::Tokenizer> make(const std::string& folder, const std::stri
                        "--vocab=gpt2/tokenizer.json, or use --prompt-ids and --print-ids",
                        folder);
   return data::make_tokenizer("bytes");
-}
-
-std::optional<io::JsonValue> json_of(const checkpoint::HfTokenizer& files, const std::string& name) {
-  constexpr int kMostLevels = 32;
-  const auto file = files.files.find(name);
-  if (file == files.files.end()) return std::nullopt;
-  return io::JsonValue::parse<ConfigError>(file->second, fmt::format("{}/{}", files.source, name), kMostLevels);
 }
 
 }  // namespace

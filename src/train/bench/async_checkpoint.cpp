@@ -79,7 +79,7 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
     std::optional<checkpoint::SaveReport> report;
     while (!report) {
       const double seconds = time_step();
-      const bool was_written = world.all_max(saver.is_under_way() ? 1 : 0) == 0;
+      const bool was_written = on_every_rank(world, !saver.is_under_way());
       if (was_written) {  // the end of this step ran without the write beside it
         saver.wait();
         report = saver.take_finished();

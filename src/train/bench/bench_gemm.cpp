@@ -171,10 +171,9 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
         const Contest& contest = products.contests()[i];
         const auto [a, b] = products.operands(i);
         // All ranks make the same calls.
-        const auto on_all_ranks = [&](bool is_here) { return app.world.all_max(is_here ? 0 : 1) == 0; };
         auto raw = make_raw_product(contest.shape);
-        if (!on_all_ranks(raw != nullptr)) raw.reset();
-        const bool has_blas = on_all_ranks(blas != found.end() && blas->supports(dtype));
+        if (!on_every_rank(app.world, raw != nullptr)) raw.reset();
+        const bool has_blas = on_every_rank(app.world, blas != found.end() && blas->supports(dtype));
         std::vector<std::function<void()>> contenders{contest.mica};
         if (has_blas) contenders.emplace_back([&, a = a, b = b] { blas->run(contest.shape, a, b, products.out()); });
         if (raw) contenders.emplace_back([&, a = a, b = b] { raw->run(a, b, products.out()); });

@@ -29,6 +29,9 @@ namespace mica::train::bench {
 /// Bytes of a field of /proc/self/status, e.g. "VmHWM".
 [[nodiscard]] std::int64_t process_bytes(const char* field);
 
+/// Whether it is so on every rank. @collective
+[[nodiscard]] inline bool on_every_rank(const mpi::Communicator& world, bool mine) { return world.all_max(mine ? 0 : 1) == 0; }
+
 /// Every rank's number, in rank order. @collective
 [[nodiscard]] std::vector<std::int64_t> gather_numbers(const mpi::Communicator& world, std::int64_t mine);
 

@@ -228,6 +228,10 @@ TEST(SaveLoad, StateThatWasNeverAllocatedIsZero) {
   });
 }
 
+void freeze_last_unit(SavedModel& model) {
+  for (const fsdp::UnitParameter& p : model.root().units().back()->storage()->parameters()) p.parameter->requires_grad = false;
+}
+
 // A unit was frozen when the checkpoint was written: its moments are gone, so its count of steps must not stay.
 TEST(SaveLoad, WithoutTheirStateParametersCountFromZero) {
   const TemporaryFolder folder;
@@ -235,7 +239,7 @@ TEST(SaveLoad, WithoutTheirStateParametersCountFromZero) {
     const std::string run = folder / fmt::format("{}", num_ranks);
     run_local_ranks(num_ranks, [&](auto world) {
       SavedModel model(world->duplicate("frozen"), test::small_units());
-      for (const fsdp::UnitParameter& p : model.root().units().back()->storage()->parameters()) p.parameter->requires_grad = false;
+      freeze_last_unit(model);
       model.fill(5);
       const std::string path = model.save(run, 1).path;
       SavedModel thawed(std::move(world), test::small_units());
@@ -258,7 +262,7 @@ TEST(SaveLoad, WhatIsFrozenWhenItIsLoadedCountsFromZero) {
       model.fill(5);
       const std::string path = model.save(run, 1).path;
       SavedModel frozen(std::move(world), test::small_units());
-      for (const fsdp::UnitParameter& p : frozen.root().units().back()->storage()->parameters()) p.parameter->requires_grad = false;
+      freeze_last_unit(frozen);
       frozen.fill(6);
       EXPECT_THAT(frozen.load(path).notes,
                   ElementsAre(HasSubstr("the optimizer state of 1 parameter is not loaded, u1.last: frozen here")));
