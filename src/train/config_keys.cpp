@@ -71,6 +71,20 @@ ConfigKey choice(std::string name, Get field, std::vector<std::string> choices, 
           [=](const Config& c) { return field(const_cast<Config&>(c)); }};
 }
 
+/// One of these words, or a whole number from 1.
+template <class Get>
+ConfigKey choice_or_count(std::string name, Get field, std::vector<std::string> words, std::string help) {
+  std::string expected = fmt::format("{} or a whole number from 1", fmt::join(words, ", "));
+  return {std::move(name), std::move(help), std::move(expected),
+          [=](Config& c, const std::string& text) {
+            const std::int64_t number = parse_number<std::int64_t>(text).value_or(0);
+            if (std::ranges::find(words, text) == words.end() && (number < 1 || number > 1'000'000)) return false;
+            field(c) = text;
+            return true;
+          },
+          [=](const Config& c) { return field(const_cast<Config&>(c)); }};
+}
+
 template <class Get>
 ConfigKey text(std::string name, Get field, std::string expected, std::string help) {
   return {std::move(name), std::move(help), std::move(expected),
@@ -120,37 +134,6 @@ ConfigKey run_name_key() {
   key.set = [](Config& c, const std::string& value) {
     if (value.empty() || value == "." || value == ".." || value.find('/') != std::string::npos) return false;
     c.run.name = value;
-    return true;
-  };
-  return key;
-}
-
-ConfigKey shard_size_key() {
-  ConfigKey key = text(
-      "mesh.shard_size", [](Config & c) -> auto& { return c.mesh.shard_size; }, "auto, world, node or a whole number from 1",
-      "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas "
-      "(hybrid sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies");
-  key.set = [](Config& c, const std::string& value) {
-    const bool is_word = value == "auto" || value == "world" || value == "node";
-    const int number = parse_number<int>(value).value_or(0);
-    if (!is_word && (number < 1 || number > 1'000'000)) return false;
-    c.mesh.shard_size = value;
-    return true;
-  };
-  return key;
-}
-
-ConfigKey reshard_after_forward_key() {
-  ConfigKey key = text(
-      "fsdp.reshard_after_forward", [](Config & c) -> auto& { return c.fsdp.reshard_after_forward; },
-      "auto, true, false or a whole number from 1",
-      "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
-      "neighbouring ranks, and backward gathers within the group only");
-  key.set = [](Config& c, const std::string& value) {
-    const bool is_word = value == "auto" || value == "true" || value == "false";
-    const int number = parse_number<int>(value).value_or(0);
-    if (!is_word && (number < 1 || number > 1'000'000)) return false;
-    c.fsdp.reshard_after_forward = value;
     return true;
   };
   return key;
@@ -213,7 +196,9 @@ std::vector<ConfigKey> make_keys() {
       flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
            "nccl: allocate units' buffers of 4 MiB and more separately and register them with NCCL, for zero-copy transfers; false: take "
            "them from the pool, which needs a little less memory"),
-      shard_size_key(),
+      choice_or_count("mesh.shard_size", MICA_FIELD(mesh.shard_size), {"auto", "world", "node"},
+                      "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas (hybrid "
+                      "sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies"),
       choice("mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
              "CPU streams: threaded overlaps communication with computation, in threads of its own; inline runs both in turn; "
              "auto: threaded if a rank has more than one thread"),
@@ -264,7 +249,9 @@ std::vector<ConfigKey> make_keys() {
       choice("fsdp.sharding", MICA_FIELD(fsdp.sharding), {"flat", "per_parameter"},
              "how a unit's parameters are cut: flat: all as one array; per_parameter: each along its first dim (as PyTorch's FSDP2)"),
       shard_dims_key(),
-      reshard_after_forward_key(),
+      choice_or_count("fsdp.reshard_after_forward", MICA_FIELD(fsdp.reshard_after_forward), {"auto", "true", "false"},
+                      "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
+                      "neighbouring ranks, and backward gathers within the group only"),
       choice("fsdp.cpu_offload", MICA_FIELD(fsdp.cpu_offload), {"none", "gradients", "parameters"},
              "what is kept in host memory. gradients: sharded gradients; parameters: fp32 masters, gradients and optimizer state"),
       flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval), "evaluate in fp32 whatever fsdp.param_dtype is"),
@@ -294,8 +281,9 @@ std::vector<ConfigKey> make_keys() {
           "fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
           "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is; fp16 loses what is below 3e-8 after a "
           "first division by about the root of the ranks, and there is a loss scale only where fsdp.param_dtype or reduce_dtype is fp16"),
-      choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
-             "block: keep only each block's input and run its forward again in backward: less memory, about a third more time"),
+      choice_or_count("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
+                      "block: keep only each block's input and run its forward again in backward: less memory, about a third more time; a "
+                      "number: do so in the first that many blocks"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
              "activations that are recomputed in backward instead of kept. cheap: outputs of norms, GELUs and SwiGLUs, a third "
              "less activation memory; auto: cheap on a CPU, where it takes next to no time, none on a GPU. No effect inside blocks that "

@@ -37,6 +37,7 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
   add(type != "gpt2", "model.type = " + type, {"model.dropout"});
   add(type == "mlp", "model.type = mlp", {"model.heads", "model.context", "model.tie_embeddings"});
   add(config.fsdp.wrap != "size", "fsdp.wrap = " + config.fsdp.wrap, {"fsdp.min_numel"});
+  add(config.fsdp.strategy == "no_shard", "fsdp.strategy = no_shard", {"fsdp.sharding", "fsdp.shard_dims", "mesh.shard_size"});
   add(config.fsdp.sharding == "flat", "fsdp.sharding = flat", {"fsdp.shard_dims"});
   add(optimizer == "sgd", "optim.type = sgd", {"optim.beta1", "optim.beta2", "optim.eps"});
   add(optimizer != "sgd", "optim.type = " + optimizer, {"optim.momentum", "optim.nesterov"});
@@ -50,6 +51,19 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
 
 bool is_idle(const Config& config, std::string_view key) {
   return std::ranges::any_of(idle_keys(config), [&](const IdleKeys& idle) { return std::ranges::find(idle.keys, key) != idle.keys.end(); });
+}
+
+std::vector<std::string> reset_idle_keys(Config& config) {
+  static const Config defaults;
+  std::vector<std::string> flags;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string by_default = key.get(defaults);
+    const bool is_kept = !is_idle(config, key.name) || !config.set_by_user.contains(key.name);
+    if (is_kept || key.get(config) == by_default) continue;
+    invariant(key.set(config, by_default), "a key takes its default");
+    flags.push_back(fmt::format("--{}={}", key.name, by_default));
+  }
+  return flags;
 }
 
 void refuse_idle_keys(const Config& config) {

@@ -18,7 +18,7 @@ namespace {
 /// Keys that would reduce memory, as the end of a list.
 std::string memory_keys(const Config& config, const Device& device) {
   std::vector<std::string> keys;
-  if (config.fsdp.activation_checkpointing == "none") {
+  if (config.fsdp.activation_checkpointing != "block") {
     if (recompute_policy(config, device) == nn::Recompute::none) keys.emplace_back("fsdp.recompute=cheap");
     keys.emplace_back("fsdp.activation_checkpointing=block");
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/setup.hpp"
 
+#include <span>
+
 #include <fmt/ranges.h>
 
 #include "mica/comm/gpu_groups.hpp"
@@ -40,13 +42,28 @@ StreamMode stream_mode(const std::string& wanted, int threads) {
   return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
 }
 
+namespace {
+
+/// Of the first blocks fsdp.activation_checkpointing keeps only the inputs.
+void checkpoint_blocks(const Config& config, nn::Module& model) {
+  const std::string& value = config.fsdp.activation_checkpointing;
+  if (value == "none") return;
+  std::vector<nn::Module*> blocks;
+  model.for_each_module([&](const std::string&, nn::Module& each) {
+    if (each.type_name() == block_type(config.model)) blocks.push_back(&each);
+  });
+  const std::int64_t count = value == "block" ? std::ssize(blocks) : parse_number<int>(value).value_or(0);
+  require<ConfigError>(count >= 1 && count <= std::ssize(blocks),
+                       "fsdp.activation_checkpointing is {}, but the model has {} blocks: expected none, block or a number of them", value,
+                       blocks.size());
+  for (nn::Module* block : std::span(blocks).first(static_cast<std::size_t>(count))) block->set_checkpointed(true);
+}
+
+}  // namespace
+
 std::unique_ptr<nn::Module> make_module(const Config& config) {
   std::unique_ptr<nn::Module> module = make_model(config.model);
-  if (config.fsdp.activation_checkpointing == "block") {
-    module->for_each_module([&](const std::string&, nn::Module& each) {
-      if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
-    });
-  }
+  checkpoint_blocks(config, *module);
   std::vector<std::string> cut;
   for (const fsdp::ShardDim& rule : shard_dims(config)) cut.push_back(rule.pattern);
   static_cast<void>(fsdp::parameters_matching(*module, cut, "fsdp.shard_dims"));

@@ -32,7 +32,7 @@ namespace mica::train {
 /// mesh.streams on a CPU. @param threads  that compute
 [[nodiscard]] StreamMode stream_mode(const std::string& wanted, int threads);
 
-/// Module type that wrap=block and activation_checkpointing=block act on.
+/// Module type that wrap=block and activation_checkpointing act on.
 [[nodiscard]] std::string block_type(const Config::Model& model);
 
 /// mesh.shard_size; auto: node for hybrid strategies, as in PyTorch, and world for the others. @throws ConfigError

@@ -9,6 +9,8 @@
 #include "mica/plan/memory_plan.hpp"
 #include "mica/train/setup.hpp"
 
+#include "../idle_keys.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -18,7 +20,7 @@ struct Way {
 };
 
 std::vector<Way> ways_to_shard(const Cluster& cluster) {
-  std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "world"}};
+  std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "auto"}};
   const int node = cluster.ranks_per_node;
   // Shard groups of one node, then of 4 and 16 nodes, as long as at least two replicas are left.
   for (int size = node; size < cluster.num_ranks && size <= 16 * node; size *= 4) {
@@ -29,19 +31,82 @@ std::vector<Way> ways_to_shard(const Cluster& cluster) {
   return ways;
 }
 
-/// The largest micro-batch that fits and divides the global batch, if any.
-std::optional<std::int64_t> micro_batch_for(Config config, const Cluster& cluster) {
+/// The smallest micro-batch that may be advised.
+std::int64_t least_micro_batch(const Config& config, const Cluster& cluster) {
+  const std::int64_t global = config.train.global_batch;
+  return global == 0 || may_accumulate(config) ? 1 : global / cluster.num_ranks;
+}
+
+/// The largest micro-batch that fits and divides the global batch; 0: none.
+std::int64_t micro_batch_for(Config config, const Cluster& cluster) {
   const std::int64_t global = config.train.global_batch, per_rank = global / cluster.num_ranks;
-  const std::int64_t least = global == 0 || may_accumulate(config) ? 1 : per_rank;
+  const std::int64_t least = least_micro_batch(config, cluster);
   config.train.micro_batch = least;
   const std::int64_t most = largest_micro_batch(config, cluster);
-  if (most == 0) return std::nullopt;
   if (global == 0) return most;
   for (std::int64_t b = std::min(most, per_rank); b >= least; --b) {
     if (per_rank % b == 0) return b;
   }
-  return std::nullopt;
+  return 0;
 }
+
+/// One strategy with one way to cut the model into units.
+class Trial {
+ public:
+  Trial(const Config& config, const Cluster& cluster, const Way& way, const std::string& wrap, Advice& advice)
+      : config_(config), cluster_(cluster), advice_(advice) {
+    keys_ = fmt::format("--fsdp.strategy={} --mesh.shard_size={} --fsdp.wrap={}", way.strategy, way.shard_size, wrap);
+    if (config.fsdp.reshard_after_forward != "auto") keys_ += " --fsdp.reshard_after_forward=auto";
+    config_.fsdp.strategy = way.strategy;
+    config_.fsdp.reshard_after_forward = "auto";
+    config_.mesh.shard_size = way.shard_size;
+    config_.fsdp.wrap = wrap;
+    for (const std::string& flag : reset_idle_keys(config_)) keys_ += " " + flag;
+  }
+
+  /// Without and with activation checkpointing. Where nothing fits without, also in as few blocks as the smallest micro-batch needs.
+  void run() {
+    const bool fits = try_checkpointing("none"), fits_recomputed = try_checkpointing("block");
+    if (fits || !fits_recomputed) return;
+    config_.train.micro_batch = least_micro_batch(config_, cluster_);
+    const std::int64_t fewest = fewest_recomputed_blocks(config_, cluster_);
+    if (fewest < config_.model.layers) add(std::to_string(fewest), config_.train.micro_batch);
+  }
+
+ private:
+  /// @returns whether a micro-batch fits
+  bool try_checkpointing(const std::string& value) {
+    try {
+      config_.fsdp.activation_checkpointing = value;
+      const std::int64_t micro_batch = micro_batch_for(config_, cluster_);
+      if (micro_batch == 0) {
+        ++advice_.num_too_large;
+        return false;
+      }
+      add(value, micro_batch);
+      return true;
+    } catch (const ConfigError& error) {
+      advice_.refused.push_back({with(value), error.what()});
+      return false;
+    }
+  }
+
+  void add(const std::string& checkpointing, std::int64_t micro_batch) {
+    config_.fsdp.activation_checkpointing = checkpointing;
+    config_.train.micro_batch = micro_batch;
+    advice_.choices.push_back(
+        {fmt::format("{} --train.micro_batch={}", with(checkpointing), micro_batch), make_forecast(config_, cluster_)});
+  }
+
+  [[nodiscard]] std::string with(const std::string& checkpointing) const {
+    return fmt::format("{} --fsdp.activation_checkpointing={}", keys_, checkpointing);
+  }
+
+  Config config_;
+  const Cluster& cluster_;
+  std::string keys_;
+  Advice& advice_;
+};
 
 }  // namespace
 
@@ -51,32 +116,10 @@ Advice find_choices(const Config& config, const Cluster& cluster) {
                        config.train.global_batch, cluster.num_ranks);
   Advice advice;
   for (const Way& way : ways_to_shard(cluster)) {
-    for (const char* wrap : {"block", "none"}) {
+    for (const std::string wrap : {"block", "none"}) {
       // With one unit for the whole model no all-gather overlaps with computation. So try it only where few or no all-gathers are needed.
-      if (std::string_view(wrap) == "none" && way.strategy != "no_shard" && way.strategy != "shard_grad_op") continue;
-      for (const char* checkpointing : {"none", "block"}) {
-        Config tried = config;
-        tried.fsdp.strategy = way.strategy;
-        tried.fsdp.reshard_after_forward = "auto";
-        tried.mesh.shard_size = way.shard_size;
-        tried.fsdp.wrap = wrap;
-        tried.fsdp.activation_checkpointing = checkpointing;
-        std::string keys = fmt::format("--fsdp.strategy={} --mesh.shard_size={} --fsdp.wrap={} --fsdp.activation_checkpointing={}",
-                                       way.strategy, way.shard_size, wrap, checkpointing);
-        if (config.fsdp.reshard_after_forward != "auto") keys += " --fsdp.reshard_after_forward=auto";
-        try {
-          const std::optional<std::int64_t> micro_batch = micro_batch_for(tried, cluster);
-          if (!micro_batch) {
-            ++advice.num_too_large;
-            continue;
-          }
-          tried.train.micro_batch = *micro_batch;
-          keys += fmt::format(" --train.micro_batch={}", *micro_batch);
-          advice.choices.push_back({keys, make_forecast(tried, cluster)});
-        } catch (const ConfigError& error) {
-          advice.refused.push_back({keys, error.what()});
-        }
-      }
+      if (wrap == "none" && way.strategy != "no_shard" && way.strategy != "shard_grad_op") continue;
+      Trial(config, cluster, way, wrap, advice).run();
     }
   }
   std::ranges::stable_sort(advice.choices, std::ranges::greater{}, [](const Choice& c) { return c.forecast.tokens_per_s_per_rank; });

@@ -114,15 +114,36 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
   return f;
 }
 
+namespace {
+
+bool accumulates(const Config& config, const Cluster& cluster) {
+  return data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1;
+}
+
+/// Of one micro-batch a step, or of two, which stand for more.
+std::int64_t peak_bytes(Config config, const Cluster& cluster, int num_micro_batches) {
+  config.train.global_batch = config.train.micro_batch * cluster.num_ranks * num_micro_batches;
+  return bytes_in_use(dry_run(config, cluster), cluster);
+}
+
+}  // namespace
+
 std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
-  const bool accumulates = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1;
-  const auto peak_of = [&](std::int64_t micro_batch) {
-    Config tried = config;
+  const int num_micro_batches = accumulates(config, cluster) ? 2 : 1;
+  const auto peak_of = [&, tried = config](std::int64_t micro_batch) mutable {
     tried.train.micro_batch = micro_batch;
-    tried.train.global_batch = micro_batch * cluster.num_ranks * (accumulates ? 2 : 1);
-    return bytes_in_use(dry_run(tried, cluster), cluster);
+    return peak_bytes(tried, cluster, num_micro_batches);
   };
   return plan::largest_fitting(peak_of, capacity_of(cluster.hardware), kLargestTried);
+}
+
+std::int64_t fewest_recomputed_blocks(const Config& config, const Cluster& cluster) {
+  const std::int64_t blocks = config.model.layers;
+  const auto peak_of = [&, tried = config](std::int64_t kept) mutable {
+    tried.fsdp.activation_checkpointing = kept == blocks ? "none" : std::to_string(blocks - kept);
+    return peak_bytes(tried, cluster, accumulates(config, cluster) ? 2 : 1);
+  };
+  return blocks - plan::largest_fitting(peak_of, capacity_of(cluster.hardware), blocks);
 }
 
 }  // namespace mica::train

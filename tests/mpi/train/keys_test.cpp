@@ -385,14 +385,18 @@ std::vector<Row> rows() {
       {"fsdp.activation_checkpointing",
        [] {
          const auto checkpointed = [](const std::string& flags) {
-           std::vector<std::string> types;
-           make_module(config_of(flags))->for_each_module([&](const std::string&, nn::Module& each) {
-             if (each.is_checkpointed()) types.push_back(each.type_name());
+           std::vector<std::string> names;
+           make_module(config_of(flags))->for_each_module([&](const std::string& name, nn::Module& each) {
+             if (each.is_checkpointed()) names.push_back(name);
            });
-           return types;
+           return names;
          };
          EXPECT_THAT(checkpointed(""), ::testing::IsEmpty());
-         EXPECT_EQ(checkpointed("--fsdp.activation_checkpointing=block"), std::vector<std::string>(3, "gpt2_block"));
+         EXPECT_THAT(checkpointed("--fsdp.activation_checkpointing=block"),
+                     ::testing::ElementsAre("transformer.h.0", "transformer.h.1", "transformer.h.2"));
+         EXPECT_THAT(checkpointed("--fsdp.activation_checkpointing=2"), ::testing::ElementsAre("transformer.h.0", "transformer.h.1"));
+         EXPECT_THAT(refusal_of([&] { checkpointed("--fsdp.activation_checkpointing=4"); }),
+                     HasSubstr("fsdp.activation_checkpointing is 4, but the model has 3 blocks"));
        }},
       {"fsdp.recompute",
        [] {

@@ -61,6 +61,7 @@ TEST(StartPlan, F4_HasThePeaksOfEveryKindOfRun) {
            {"--fsdp.cpu_offload=parameters", "--fsdp.param_dtype=bf16"},
            {"--fsdp.cpu_offload=gradients"},
            {"--fsdp.use_orig_params=true", "--fsdp.activation_checkpointing=block"},
+           {"--fsdp.activation_checkpointing=1"},
            {"--optim.state_dtype=int8"},
            {"--train.global_batch=" + std::to_string(2 * 5 * world.num_ranks())},
            {"--train.global_batch=" + std::to_string(2 * 300 * world.num_ranks())},

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -184,6 +185,30 @@ TEST(PlanCommand, Advises) {
   EXPECT_THAT(text, HasSubstr("waits"));
 }
 
+// Where nothing fits without activation checkpointing, as few blocks are recomputed as the smallest micro-batch needs.
+TEST(PlanCommand, AdvisesToRecomputeAFewBlocks) {
+  const std::vector<std::string> flags{config_path("gpt2-124m"), "--ranks=8",
+                                       "--hardware=a100-40",     "--largest=false",
+                                       "--train.seq_len=196608", "--train.micro_batch=1",
+                                       "--model.context=196608", "--train.global_batch=8"};
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> all = flags;
+    all.push_back(flag);
+    return output_of(all);
+  };
+  const std::string text = with("--advise");
+  const std::string way = "--fsdp.strategy=full_shard --mesh.shard_size=world --fsdp.wrap=block --fsdp.activation_checkpointing=";
+  std::set<int> blocks;
+  for (std::size_t at = text.find(way); at != std::string::npos; at = text.find(way, at + 1)) {
+    blocks.insert(std::atoi(text.c_str() + at + way.size()));  // "block": 0
+  }
+  ASSERT_EQ(blocks.size(), 2U) << text;
+  const int fewest = *blocks.rbegin();
+  ASSERT_GT(fewest, 1);
+  EXPECT_THAT(with(fmt::format("--fsdp.activation_checkpointing={}", fewest)), HasSubstr("(fits)"));
+  EXPECT_THAT(with(fmt::format("--fsdp.activation_checkpointing={}", fewest - 1)), HasSubstr("(does NOT fit)"));
+}
+
 // With a frozen block, shard_grad_op with the whole model as one unit is refused: its unit would be partly frozen.
 TEST(PlanCommand, AdviceTellsWhatIsRefused) {
   const std::vector<std::string> flags{config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise",
@@ -232,6 +257,31 @@ TEST(PlanCommand, AdvisedKeysGiveTheAdvisedPlan) {
   flags.emplace_back("--json");
   const auto json = nlohmann::json::parse(output_of(flags));
   EXPECT_THAT(speed, HasSubstr(fmt::format(" {:.0f} tokens/s per rank", json["tokens_per_s_per_rank"].get<double>())));
+}
+
+// Nor are they refused for keys of the config that they leave without an effect.
+TEST(PlanCommand, AdvisedKeysLeaveNoKeyIdle) {
+  const std::vector<std::string> flags{config_path("gpt2-tiny-text"),
+                                       "--ranks=2",
+                                       "--hardware=a100-40",
+                                       "--largest=false",
+                                       "--fsdp.wrap=size",
+                                       "--fsdp.min_numel=1000",
+                                       "--fsdp.sharding=per_parameter",
+                                       "--fsdp.shard_dims=*.weight:0"};
+  std::vector<std::string> advise = flags;
+  advise.emplace_back("--advise");
+  std::istringstream text(output_of(advise));
+  std::string line, key;
+  int num_choices = 0;
+  while (std::getline(text, line)) {
+    if (line.find("--fsdp.strategy") == std::string::npos) continue;
+    ++num_choices;
+    std::vector<std::string> all = flags;
+    for (std::istringstream keys(line); keys >> key;) all.push_back(key);
+    EXPECT_THAT(output_of(all), HasSubstr("tokens/s")) << line;
+  }
+  EXPECT_GE(num_choices, 8);
 }
 
 TEST(PlanCommand, DrawsScaling) {
