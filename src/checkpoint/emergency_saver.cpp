@@ -15,6 +15,7 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/open_folder.hpp"
+#include "mica/core/poll_interval.hpp"
 #include "mica/core/unique_fd.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
@@ -243,11 +244,14 @@ bool EmergencySaver::claim(std::int64_t step) {
 }
 
 EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later) const {
-  for (const auto deadline = Clock::now() + kPatience; Clock::now() < deadline; std::this_thread::sleep_for(kPoll)) {
+  const auto deadline = Clock::now() + kPatience;
+  const auto slowest = poll_interval(job_->header.world_size);
+  for (std::chrono::milliseconds pause = kPoll; Clock::now() < deadline; pause = std::min(2 * pause, slowest)) {
     if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
     if (has_checkpoint(step)) return Claims::saved;  // and so the claims are gone, perhaps between two looks at them
     // In the folder that has_checkpoint() has just opened.
     if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
+    std::this_thread::sleep_for(pause);
   }
   return Claims::missing;
 }

@@ -14,6 +14,7 @@
 #include "mica/comm/hang_report.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/error_text.hpp"
+#include "mica/core/poll_interval.hpp"
 #include "mica/core/steady_ns.hpp"
 #include "mica/mpi/session.hpp"
 
@@ -21,7 +22,6 @@ namespace mica::detail {
 namespace {
 
 using Seconds = JobEnd::Seconds;
-using std::chrono::milliseconds;
 
 constexpr int kStatus = static_cast<int>(ExitCode::runtime_failure);
 /// How long the others' records are waited for. After a death little time is left: mpirun kills the others a second later.
@@ -45,12 +45,11 @@ constexpr std::ptrdiff_t kEventsOfGroup = 32;
 
 /// Waits until `is_done`, at most for `limit`. @param num_ranks  that ask the same file system  @returns whether it is
 template <class IsDone>
-bool wait_until_done(Seconds limit, std::size_t num_ranks, const IsDone& is_done) {
-  const auto poll = std::max(milliseconds(20), milliseconds(num_ranks / 4));
+bool wait_until_done(Seconds limit, std::int64_t num_ranks, const IsDone& is_done) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!is_done()) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(poll);
+    std::this_thread::sleep_for(poll_interval(num_ranks));
   }
   return true;
 }
@@ -241,13 +240,13 @@ void JobEnd::report_in(const HangFolder& place, std::vector<HangRecord>& of_node
     tell(scene, place);
   } else {
     static_cast<void>(
-        wait_until_done(for_all_ranks(has_lost ? kReportOfLoss : kReportOfHang), hosts_.size(), [&] { return place.has_report(); }));
+        wait_until_done(for_all_ranks(has_lost ? kReportOfLoss : kReportOfHang), std::ssize(hosts_), [&] { return place.has_report(); }));
   }
 }
 
 bool JobEnd::wait_for_records(const HangFolder& place, Seconds limit) {
   auto last = std::chrono::steady_clock::now();
-  return wait_until_done(limit, hosts_.size(), [&] {
+  return wait_until_done(limit, std::ssize(hosts_), [&] {
     const auto now = std::chrono::steady_clock::now();
     if (ring_ != nullptr) ring_->exchange(now - std::exchange(last, now), Seconds(0), kReporting);
     return place.ranks().size() == hosts_.size();
@@ -296,7 +295,7 @@ void JobEnd::save(int lost, Seconds linger, const std::optional<HangFolder>& pla
   if (!place) return;
   try {
     place->write_unsaved(logs_.rank());
-    static_cast<void>(wait_until_done(kSaves, hosts_.size(), [&] { return place->num_unsaved() >= num_alive_; }));
+    static_cast<void>(wait_until_done(kSaves, std::ssize(hosts_), [&] { return place->num_unsaved() >= num_alive_; }));
   } catch (const std::exception&) {  // then nobody can save there either
   }
 }

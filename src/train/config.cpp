@@ -11,6 +11,7 @@
 #include "mica/core/error.hpp"
 #include "mica/io/quoted_name.hpp"
 #include "mica/train/model_config.hpp"
+#include "mica/train/step_trace.hpp"
 
 #include "config_keys.hpp"
 #include "config_other_names.hpp"
@@ -217,10 +218,18 @@ void check_run_dir(const std::string& folder) {
       io::quoted_name(folder));
 }
 
+/// Every rank keeps a trace in memory until its last step has run.
+void check_trace(const std::string& steps) {
+  constexpr std::int64_t kMostSteps = 1000;
+  const auto range = parse_steps(steps);
+  require<ConfigError>(!range || range->last - range->first < kMostSteps, "log.trace = {}: expected at most {} steps", steps, kMostSteps);
+}
+
 void check_config(const Config& config) {
   refuse_idle_keys(config);
   check_model(config);
   check_run_dir(config.run.dir);
+  check_trace(config.log.trace);
   require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
   require<ConfigError>(config.optim.min_lr <= config.optim.lr, "optim.min_lr = {} is above optim.lr = {}", config.optim.min_lr,
                        config.optim.lr);

@@ -157,7 +157,7 @@ ConfigKey shard_dims_key() {
 ConfigKey trace_key() {
   ConfigKey key = text(
       "log.trace", [](Config & c) -> auto& { return c.log.trace; }, "a step, or two with a dash: 10-12",
-      "steps to trace: writes trace-rank<N>.json in the run's folder, for Perfetto (ui.perfetto.dev)");
+      "steps to trace, 1000 at most: writes trace-rank<N>.json in the run's folder, for Perfetto (ui.perfetto.dev)");
   key.set = [](Config& c, const std::string& value) {
     if (!value.empty() && !parse_steps(value)) return false;
     c.log.trace = value;
@@ -282,8 +282,8 @@ std::vector<ConfigKey> make_keys() {
           "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is; fp16 loses what is below 3e-8 after a "
           "first division by about the root of the ranks, and there is a loss scale only where fsdp.param_dtype or reduce_dtype is fp16"),
       choice_or_count("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
-                      "block: keep only each block's input and run its forward again in backward: less memory, about a third more time; a "
-                      "number: do so in the first that many blocks"),
+                      "block: keep only each block's input and run its forward again in backward: less memory, about a third more time; "
+                      "a number: only in that many blocks, the first ones"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
              "activations that are recomputed in backward instead of kept. cheap: outputs of norms, GELUs and SwiGLUs, a third "
              "less activation memory; auto: cheap on a CPU, where it takes next to no time, none on a GPU. No effect inside blocks that "

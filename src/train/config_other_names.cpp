@@ -89,7 +89,7 @@ constexpr OtherNames kOtherNames[] = {
     {"fsdp.use_orig_params", "FSDP1 use_orig_params", "fsdp_config use_orig_params", "", ""},
     {"fsdp.gradient_compression", "register_comm_hook(fp16_compress_hook, bf16_compress_hook)", "", "", ""},
     {"fsdp.activation_checkpointing", "apply_activation_checkpointing", "<gradient_checkpointing>; fsdp_config activation_checkpointing",
-     "activation_checkpoint recompute_granularity recompute_num_layers selective_ac_option", ""},
+     "activation_checkpoint recompute_granularity recompute_num_layers", ""},
     {"fsdp.recompute", "create_selective_checkpoint_contexts", "", "", ""},
     {"fsdp.sync_module_states", "FSDP1 sync_module_states", "fsdp_config sync_module_states", "", ""},
     {"fsdp.freeze", "requires_grad_(False)", "", "freeze_layers", ""},

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "mica/core/error.hpp"
 
 #include "config_keys.hpp"
@@ -37,7 +39,7 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
   add(type != "gpt2", "model.type = " + type, {"model.dropout"});
   add(type == "mlp", "model.type = mlp", {"model.heads", "model.context", "model.tie_embeddings"});
   add(config.fsdp.wrap != "size", "fsdp.wrap = " + config.fsdp.wrap, {"fsdp.min_numel"});
-  add(config.fsdp.strategy == "no_shard", "fsdp.strategy = no_shard", {"fsdp.sharding", "fsdp.shard_dims", "mesh.shard_size"});
+  add(config.fsdp.strategy == "no_shard", "fsdp.strategy = no_shard", {"fsdp.sharding", "fsdp.shard_dims"});
   add(config.fsdp.sharding == "flat", "fsdp.sharding = flat", {"fsdp.shard_dims"});
   add(optimizer == "sgd", "optim.type = sgd", {"optim.beta1", "optim.beta2", "optim.eps"});
   add(optimizer != "sgd", "optim.type = " + optimizer, {"optim.momentum", "optim.nesterov"});
@@ -47,6 +49,13 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
   return found;
 }
 
+std::string default_of(const ConfigKey& key) { return key.get(Config{}); }
+
+/// By the user, to another value than its default.
+bool is_set(const Config& config, const ConfigKey& key) {
+  return config.set_by_user.contains(key.name) && key.get(config) != default_of(key);
+}
+
 }  // namespace
 
 bool is_idle(const Config& config, std::string_view key) {
@@ -54,26 +63,22 @@ bool is_idle(const Config& config, std::string_view key) {
 }
 
 std::vector<std::string> reset_idle_keys(Config& config) {
-  static const Config defaults;
   std::vector<std::string> flags;
   for (const ConfigKey& key : config_keys()) {
-    const std::string by_default = key.get(defaults);
-    const bool is_kept = !is_idle(config, key.name) || !config.set_by_user.contains(key.name);
-    if (is_kept || key.get(config) == by_default) continue;
-    invariant(key.set(config, by_default), "a key takes its default");
-    flags.push_back(fmt::format("--{}={}", key.name, by_default));
+    if (!is_idle(config, key.name) || !is_set(config, key)) continue;
+    invariant(key.set(config, default_of(key)), "a key takes its default");
+    flags.push_back(fmt::format("--{}={}", key.name, default_of(key)));
   }
   return flags;
 }
 
 void refuse_idle_keys(const Config& config) {
-  static const Config defaults;
   for (const IdleKeys& idle : idle_keys(config)) {
     for (const std::string_view name : idle.keys) {
       const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
-      const std::string value = key->get(config), by_default = key->get(defaults);
-      require<ConfigError>(!config.set_by_user.contains(key->name) || value == by_default, "{} = {} has no effect with {}: leave it {}",
-                           name, value, idle.choice, by_default.empty() ? "empty" : by_default);
+      const std::string by_default = default_of(*key);
+      require<ConfigError>(!is_set(config, *key), "{} = {} has no effect with {}: leave it {}", name, key->get(config), idle.choice,
+                           by_default.empty() ? "empty" : by_default);
     }
   }
 }

@@ -54,8 +54,8 @@ void checkpoint_blocks(const Config& config, nn::Module& model) {
   });
   const std::int64_t count = value == "block" ? std::ssize(blocks) : parse_number<int>(value).value_or(0);
   require<ConfigError>(count >= 1 && count <= std::ssize(blocks),
-                       "fsdp.activation_checkpointing is {}, but the model has {} blocks: expected none, block or a number of them", value,
-                       blocks.size());
+                       "fsdp.activation_checkpointing is {}, but the model has {} blocks: expected none, block or a number from 1 to {}",
+                       value, blocks.size(), blocks.size());
   for (nn::Module* block : std::span(blocks).first(static_cast<std::size_t>(count))) block->set_checkpointed(true);
 }
 

@@ -275,6 +275,8 @@ TEST(Bench, MistakesAreNamed) {
       {{"comm", "--hardware-out=/proc/nowhere/this.json"}, "mica-bench gemm --hardware-out=/proc/nowhere/this.json"},
       {{"comm", "--hardware-out=/dev/null", "--idle-cost"}, "--idle-cost"},
       {{"comm", "--hardware-out=/dev/null", "--ranks-per-node=1"}, "--ranks-per-node"},
+      {{"comm", "--idle-cost", "--mib=4"}, "leave out --mib"},
+      {{"comm", "--idle-cost", "--ranks-per-node=1"}, "--ranks-per-node"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},

@@ -84,7 +84,7 @@ const Loops& loops() {
 namespace {
 
 // Asked by features: g++ 11 and clang-tidy 14 do not know x86-64-v3 and -v4 by name. Every processor with
-// these has the levels' others, too.
+// these also has the rest of its level.
 bool has_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
 }

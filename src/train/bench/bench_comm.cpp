@@ -34,7 +34,7 @@ between nodes, summed over nodes, as far as Mica sends it itself (slices above 3
   python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
 --idle-cost: rank 0 multiplies matrices on one core, while a stream's thread on the same core waits in a collective for ranks that sleep.
-The matrix product should keep 97 % of its speed: a waiting collective must not use a core.
+The matrix product should keep 97 % of its speed: a waiting collective must not use a core. Takes --repeats alone.
 )";
 
 struct CommOptions {
@@ -222,6 +222,8 @@ ExitCode bench_comm(App& app, const Arguments& arguments) {
   app.comm.agree([&] {
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
     require<ConfigError>(options.ranks_per_node >= 0, "--ranks-per-node={}, expected 0 or more", options.ranks_per_node);
+    require<ConfigError>(!options.idle_cost || (options.mib == CommOptions().mib && options.ranks_per_node == 0),
+                         "--idle-cost has one size and the real nodes: leave out --mib and --ranks-per-node");
     if (options.hardware_out.empty()) return;
     require<ConfigError>(!options.idle_cost, "--hardware-out: --idle-cost measures nothing that a hardware file holds");
     require<ConfigError>(options.ranks_per_node == 0,

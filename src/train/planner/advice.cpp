@@ -2,7 +2,6 @@
 #include "advice.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -20,7 +19,7 @@ struct Way {
 };
 
 std::vector<Way> ways_to_shard(const Cluster& cluster) {
-  std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "auto"}};
+  std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "world"}};
   const int node = cluster.ranks_per_node;
   // Shard groups of one node, then of 4 and 16 nodes, as long as at least two replicas are left.
   for (int size = node; size < cluster.num_ranks && size <= 16 * node; size *= 4) {
@@ -70,7 +69,7 @@ class Trial {
     if (fits || !fits_recomputed) return;
     config_.train.micro_batch = least_micro_batch(config_, cluster_);
     const std::int64_t fewest = fewest_recomputed_blocks(config_, cluster_);
-    if (fewest < config_.model.layers) add(std::to_string(fewest), config_.train.micro_batch);
+    if (fewest > 0 && fewest < config_.model.layers) add(std::to_string(fewest), config_.train.micro_batch);
   }
 
  private:

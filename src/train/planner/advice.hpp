@@ -26,7 +26,8 @@ struct Advice {
   int num_too_large = 0;  ///< ways for which no micro-batch fits
 };
 
-/// Tries strategies, shard sizes, wrapping, activation checkpointing and micro-batches. All other keys keep the config's values; with
+/// Tries strategies, shard sizes, wrapping, activation checkpointing and micro-batches. All other keys keep the config's values, but
+/// reshard_after_forward and keys that a choice leaves without an effect get their defaults; with
 /// train.global_batch = 0 the global batch may change too.
 [[nodiscard]] Advice find_choices(const Config& config, const Cluster& cluster);
 

@@ -265,6 +265,8 @@ TEST(PlanCommand, AdvisedKeysLeaveNoKeyIdle) {
                                        "--ranks=2",
                                        "--hardware=a100-40",
                                        "--largest=false",
+                                       "--train.seq_len=65536",
+                                       "--model.context=65536",
                                        "--fsdp.wrap=size",
                                        "--fsdp.min_numel=1000",
                                        "--fsdp.sharding=per_parameter",

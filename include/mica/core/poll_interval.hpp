@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace mica {
+
+/// Between two looks of each of this many ranks for a file that another rank writes: 20 ms for up to 80 ranks, and for more such that all
+/// of them look 4,000 times a second into a shared file system, but half a second at most.
+[[nodiscard]] constexpr std::chrono::milliseconds poll_interval(std::int64_t num_ranks) {
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(num_ranks / 4, 20, 500));
+}
+
+}  // namespace mica
