@@ -28,8 +28,10 @@ constexpr int kStatus = static_cast<int>(ExitCode::runtime_failure);
 constexpr Seconds kRecordsOfHang{3.5}, kRecordsOfLoss{0.4};
 /// Three signs of life of another node.
 constexpr Seconds kThreeBeats{3};
-/// How long ranks wait for the one that reports, and the end of the job for MPI.
-constexpr Seconds kReportOfHang{10}, kReportOfLoss{1}, kEnd{5};
+/// After a death: how long ranks wait for the one that reports.
+constexpr Seconds kReportOfLoss{1};
+/// How long the end of the job waits for MPI.
+constexpr Seconds kEnd{5};
 /// How long a launcher gets to see for itself that a host is gone. It ends the job then; once ranks end before, Open MPI's mpirun wants
 /// an answer of that host, and waits for it until TCP gives up, a quarter of an hour later.
 constexpr Seconds kLauncher{60};
@@ -240,7 +242,7 @@ void JobEnd::report_in(const HangFolder& place, std::vector<HangRecord>& of_node
     tell(scene, place);
   } else {
     static_cast<void>(
-        wait_until_done(for_all_ranks(has_lost ? kReportOfLoss : kReportOfHang), std::ssize(hosts_), [&] { return place.has_report(); }));
+        wait_until_done(for_all_ranks(has_lost ? kReportOfLoss : kReporting), std::ssize(hosts_), [&] { return place.has_report(); }));
   }
 }
 

@@ -153,6 +153,17 @@ TEST_F(Hang, AUsersOwnLoopIsLookedAfterToo) {
   }
 }
 
+// The others wait for the rank that reports, as long as its file system takes.
+TEST_F(Hang, ASlowFileSystemDelaysTheReport) {
+  const std::string library = fs::canonical("/proc/self/exe").parent_path() / "libfault_slow_fsync.so";
+  Child child(trains(), {{"LD_PRELOAD", library}, {"MICA_SLOW_FSYNC", "/rank-00001.json"}});
+  const std::vector<pid_t> ranks = child.ranks(kRanks);
+  ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
+  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+  ::kill(ranks[1], SIGSTOP);
+  expect_named(child.wait(), ranks, HasSubstr(") is stopped: its process " + std::to_string(ranks[1]) + " is held by SIGSTOP"));
+}
+
 TEST_F(Hang, WithoutAFolderTheReportIsPrinted) {
   const Finished run = test::run(loops("computes", "-"));
   EXPECT_EQ(run.status, 3) << run.output;
