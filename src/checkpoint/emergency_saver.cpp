@@ -68,14 +68,19 @@ bool exists(const std::string& path) {
   return fs::exists(path, none);
 }
 
+/// Sleeps for `pause`, which then grows to `slowest`.
+void sleep_longer_each_time(std::chrono::milliseconds& pause, std::chrono::milliseconds slowest) {
+  std::this_thread::sleep_for(pause);
+  pause = std::min(2 * pause, slowest);
+}
+
 /// Polls less and less often, in the end once per `slowest`: when many nodes poll for a file that does not exist yet, they slow the file
 /// system down for the writers. @param check  throws if there is nothing more to wait for
 void wait_until(const std::function<bool()>& is_done, const std::function<void()>& check, std::chrono::milliseconds slowest) {
   const auto deadline = Clock::now() + kMostWriting;
-  for (std::chrono::milliseconds pause = kPoll; !is_done(); pause = std::min(2 * pause, slowest)) {
+  for (std::chrono::milliseconds pause = kPoll; !is_done(); sleep_longer_each_time(pause, slowest)) {
     check();
     require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
-    std::this_thread::sleep_for(pause);
   }
 }
 
@@ -246,12 +251,11 @@ bool EmergencySaver::claim(std::int64_t step) {
 EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later) const {
   const auto deadline = Clock::now() + kPatience;
   const auto slowest = poll_interval(job_->header.world_size);
-  for (std::chrono::milliseconds pause = kPoll; Clock::now() < deadline; pause = std::min(2 * pause, slowest)) {
+  for (std::chrono::milliseconds pause = kPoll; Clock::now() < deadline; sleep_longer_each_time(pause, slowest)) {
     if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
     if (has_checkpoint(step)) return Claims::saved;  // and so the claims are gone, perhaps between two looks at them
     // In the folder that has_checkpoint() has just opened.
     if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
-    std::this_thread::sleep_for(pause);
   }
   return Claims::missing;
 }

@@ -49,7 +49,10 @@ std::vector<IdleKeys> idle_keys(const Config& config) {
   return found;
 }
 
-std::string default_of(const ConfigKey& key) { return key.get(Config{}); }
+std::string default_of(const ConfigKey& key) {
+  static const Config defaults;
+  return key.get(defaults);
+}
 
 /// By the user, to another value than its default.
 bool is_set(const Config& config, const ConfigKey& key) {

@@ -44,7 +44,7 @@ StreamMode stream_mode(const std::string& wanted, int threads) {
 
 namespace {
 
-/// Of the first blocks fsdp.activation_checkpointing keeps only the inputs.
+/// Marks the blocks that fsdp.activation_checkpointing recomputes in backward.
 void checkpoint_blocks(const Config& config, nn::Module& model) {
   const std::string& value = config.fsdp.activation_checkpointing;
   if (value == "none") return;

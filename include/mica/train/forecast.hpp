@@ -49,8 +49,8 @@ inline constexpr std::int64_t kLargestTried = 1 << 14;
 /// The largest train.micro_batch, up to kLargestTried, whose peak fits; 0 if none does. Plans one or two micro-batches per step, as many as
 /// the config has (two stand for more).
 [[nodiscard]] std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster);
-/// The fewest blocks to recompute (fsdp.activation_checkpointing) so that the config's micro-batch fits; 0: none need be. All of them if
-/// fewer do not do: that it fits then is not checked.
+/// The fewest blocks to recompute (fsdp.activation_checkpointing) so that the config's micro-batch fits; 0: none need be. As many
+/// as the model has if no fewer are enough; whether it fits then is not checked.
 [[nodiscard]] std::int64_t fewest_recomputed_blocks(const Config& config, const Cluster& cluster);
 
 }  // namespace mica::train

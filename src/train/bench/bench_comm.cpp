@@ -34,7 +34,8 @@ between nodes, summed over nodes, as far as Mica sends it itself (slices above 3
   python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
 --idle-cost: rank 0 multiplies matrices on one core, while a stream's thread on the same core waits in a collective for ranks that sleep.
-The matrix product should keep 97 % of its speed: a waiting collective must not use a core. Takes --repeats alone.
+The matrix product should keep 97 % of its speed: a waiting collective must not use a core. It takes no other flag
+than --repeats.
 )";
 
 struct CommOptions {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "mica/checkpoint/save.hpp"
 #include "mica/plan/largest_fitting.hpp"
@@ -116,32 +117,33 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
 
 namespace {
 
-bool accumulates(const Config& config, const Cluster& cluster) {
-  return data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1;
+/// To plan of a step: one, or two, which stand for more.
+int num_micro_batches(const Config& config, const Cluster& cluster) {
+  return data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1 ? 2 : 1;
 }
 
-/// Of one micro-batch a step, or of two, which stand for more.
-std::int64_t peak_bytes(Config config, const Cluster& cluster, int num_micro_batches) {
-  config.train.global_batch = config.train.micro_batch * cluster.num_ranks * num_micro_batches;
+std::int64_t peak_bytes(Config config, const Cluster& cluster, int micro_batches) {
+  config.train.global_batch = config.train.micro_batch * cluster.num_ranks * micro_batches;
   return bytes_in_use(dry_run(config, cluster), cluster);
 }
 
 }  // namespace
 
 std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
-  const int num_micro_batches = accumulates(config, cluster) ? 2 : 1;
-  const auto peak_of = [&, tried = config](std::int64_t micro_batch) mutable {
+  const auto peak_of = [&, micro_batches = num_micro_batches(config, cluster)](std::int64_t micro_batch) {
+    Config tried = config;
     tried.train.micro_batch = micro_batch;
-    return peak_bytes(tried, cluster, num_micro_batches);
+    return peak_bytes(std::move(tried), cluster, micro_batches);
   };
   return plan::largest_fitting(peak_of, capacity_of(cluster.hardware), kLargestTried);
 }
 
 std::int64_t fewest_recomputed_blocks(const Config& config, const Cluster& cluster) {
   const std::int64_t blocks = config.model.layers;
-  const auto peak_of = [&, tried = config](std::int64_t kept) mutable {
+  const auto peak_of = [&, micro_batches = num_micro_batches(config, cluster)](std::int64_t kept) {
+    Config tried = config;
     tried.fsdp.activation_checkpointing = kept == blocks ? "none" : std::to_string(blocks - kept);
-    return peak_bytes(tried, cluster, accumulates(config, cluster) ? 2 : 1);
+    return peak_bytes(std::move(tried), cluster, micro_batches);
   };
   return blocks - plan::largest_fitting(peak_of, capacity_of(cluster.hardware), blocks);
 }
