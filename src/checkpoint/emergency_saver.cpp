@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -37,29 +38,20 @@ constexpr std::string_view kClaim = "claim-", kPart = "part-", kFailure = "failu
 
 std::string numbered(std::string_view prefix, int shard_rank) { return fmt::format("{}{:05}", prefix, shard_rank); }
 
-/// Number of files with this prefix. Lists the folder on every call, which makes NFS ask the server.
+/// 0 if the folder cannot be listed: whoever waits for files there looks again.
 int count_files(const std::string& folder, std::string_view prefix) {
-  std::error_code error;
-  int found = 0;
-  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    found += name.starts_with(prefix) && !name.ends_with(".tmp");
-  }
-  return found;
+  return static_cast<int>(names_with(folder, prefix).value_or(std::vector<std::string>()).size());
 }
 
-/// Why a rank could not write what it claimed, if one has said so in this folder. Lists the folder, too.
-std::optional<std::string> failure_in(const std::string& folder) {
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!name.starts_with(kFailure) || name.ends_with(".tmp")) continue;
-    try {
-      return io::read_file(it->path());
-    } catch (const IoError&) {  // that rank tries again
-    }
+/// When ranks wrote why they could not write what they claimed, by the files' paths.
+std::map<std::string, fs::file_time_type> failures_in(const std::string& folder) {
+  std::map<std::string, fs::file_time_type> times;
+  for (const std::string& name : names_with(folder, kFailure).value_or(std::vector<std::string>())) {
+    std::error_code error;
+    const fs::file_time_type time = fs::last_write_time(folder + "/" + name, error);
+    if (!error) times.emplace(folder + "/" + name, time);  // else that rank tries again
   }
-  return std::nullopt;
+  return times;
 }
 
 /// On NFS only as this node last saw the folder that it is in: open_folder() asks the server.
@@ -164,12 +156,15 @@ void EmergencySaver::after_update(StepsDone done) {
 SaveReport EmergencySaver::save() {
   const std::lock_guard one_at_a_time(saving_);
   const auto start = Clock::now();
+  const bool is_first_try = !std::exchange(has_tried_, true);
   for (bool sees_later = true;;) {
     StepsDone done;
     bool is_mine = false;
     SaveReport report;
     Claims claims = Claims::missing;
+    int num_claimed = 0;
     std::future<FileEntry> index;  // of model.h5, on the rank that completes the checkpoint
+    Failures earlier_failures;     // of an earlier try, by ranks that try again, too
     {
       const Frozen frozen(*this);
       done = frozen.done();
@@ -180,8 +175,9 @@ SaveReport EmergencySaver::save() {
       report.step = step;
       (void)open_folder(checkpoints_);
       if (exists(report.path)) return report;
+      if (!is_first_try) earlier_failures = failures_of(step);
       is_mine = claim(step);
-      claims = wait_for_claims(step, sees_later);
+      claims = wait_for_claims(step, sees_later, num_claimed);
       if (claims == Claims::all && is_mine) {
         telling_others(step, [&] {
           job_->contents.step = step;
@@ -194,29 +190,50 @@ SaveReport EmergencySaver::save() {
       }
     }
     if (claims == Claims::all || claims == Claims::saved) {
-      const std::string parts = claims_of(done.step);
-      const auto fail_with_others = [&] {  // those that have gone on to the next step, too
-        for (const std::string& folder : {parts, claims_of(done.step + 1)}) {
-          if (const std::optional<std::string> failure = failure_in(folder)) throw Error(*failure);
-        }
-      };
-      if (is_mine && job_->contents.shard_rank == 0) {
-        // Only one rank waits here, and the launcher may leave it only a second.
-        const auto is_written = [&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); };
-        wait_until(is_written, fail_with_others, kPoll);
-        if (!has_checkpoint(done.step)) telling_others(done.step, [&] { complete(done, index.get(), report); });
-      } else {
-        wait_until([&] { return has_checkpoint(done.step); }, fail_with_others, kSlowestPoll);
+      if (finish(done, is_mine, earlier_failures, index, report)) {
+        report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+        return report;
       }
-      if (!exists(report.path)) report.path = folder_of(++report.step);
-      report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-      return report;
+      withdraw(done.step);
     }
-    require(claims == Claims::later_step, "of {} shards of step {} the ranks that are left have {}", job_->header.shard_size, done.step,
-            count_files(claims_of(done.step), kClaim));
+    if (claims == Claims::missing) {
+      withdraw(done.step);
+      throw Error(fmt::format("of {} shards of step {} the ranks that are left have {}", job_->header.shard_size, done.step, num_claimed));
+    }
     // If this rank cannot reach the later step, perhaps no other can: then wait for claims of this step only.
     sees_later = wait_for_update(done.step);
+    if (sees_later) withdraw(done.step);
   }
+}
+
+bool EmergencySaver::finish(const StepsDone& done, bool is_mine, const Failures& earlier_failures, std::future<FileEntry>& index,
+                            SaveReport& report) {
+  const std::string parts = claims_of(done.step);
+  const auto all_try_again_until = Clock::now() + kPatience;
+  bool have_others_gone_on = false;
+  const auto look_at_others = [&] {
+    fail_with_others_since(Clock::now() < all_try_again_until ? earlier_failures : Failures(), done.step);
+    const auto claimed = names_with(parts, kClaim);
+    const bool is_claimed = !claimed || std::ssize(*claimed) == job_->header.shard_size;
+    if (is_claimed || has_checkpoint(done.step)) return;  // in this order: whoever completes the checkpoint deletes the claims after it
+    have_others_gone_on = exists(claims_of(done.step + 1));
+    if (have_others_gone_on) return;
+    withdraw(done.step);
+    throw Error(fmt::format("a rank has given up its shard of step {}", done.step));
+  };
+  if (is_mine && job_->contents.shard_rank == 0) {
+    // Only one rank waits here, and the launcher may leave it only a second.
+    const auto is_written = [&] {
+      return have_others_gone_on || count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step);
+    };
+    wait_until(is_written, look_at_others, kPoll);
+    if (!have_others_gone_on && !has_checkpoint(done.step)) telling_others(done.step, [&] { complete(done, index.get(), report); });
+  } else {
+    wait_until([&] { return have_others_gone_on || has_checkpoint(done.step); }, look_at_others, kSlowestPoll);
+  }
+  if (have_others_gone_on) return false;
+  if (!exists(report.path)) report.path = folder_of(++report.step);
+  return true;
 }
 
 void EmergencySaver::set_run_id(const std::string& run_id) {
@@ -248,11 +265,18 @@ bool EmergencySaver::claim(std::int64_t step) {
   return static_cast<bool>(fd);
 }
 
-EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later) const {
+void EmergencySaver::withdraw(std::int64_t step) {
+  if (claimed_.erase(step) == 0) return;
+  std::error_code ignored;
+  fs::remove(claims_of(step) + "/" + numbered(kClaim, job_->contents.shard_rank), ignored);
+}
+
+EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later, int& num_claimed) const {
   const auto deadline = Clock::now() + kPatience;
   const auto slowest = poll_interval(job_->header.world_size);
   for (std::chrono::milliseconds pause = kPoll; Clock::now() < deadline; sleep_longer_each_time(pause, slowest)) {
-    if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
+    num_claimed = std::max(num_claimed, count_files(claims_of(step), kClaim));  // others may give theirs up a moment earlier
+    if (num_claimed >= job_->header.shard_size) return Claims::all;
     if (has_checkpoint(step)) return Claims::saved;  // and so the claims are gone, perhaps between two looks at them
     // In the folder that has_checkpoint() has just opened.
     if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
@@ -263,6 +287,25 @@ EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool s
 bool EmergencySaver::wait_for_update(std::int64_t step) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, kPatience, [&] { return done_.step > step; });
+}
+
+EmergencySaver::Failures EmergencySaver::failures_of(std::int64_t step) const {
+  Failures failures = failures_in(claims_of(step));
+  failures.merge(failures_in(claims_of(step + 1)));  // of ranks that have gone on to the next step
+  return failures;
+}
+
+void EmergencySaver::fail_with_others_since(const Failures& earlier, std::int64_t step) const {
+  for (const auto& failure : failures_of(step)) {
+    if (std::ranges::count(earlier, failure) > 0) continue;
+    std::string text;
+    try {
+      text = io::read_file(failure.first);
+    } catch (const IoError&) {  // that rank tries again
+      continue;
+    }
+    throw Error(text);
+  }
 }
 
 void EmergencySaver::telling_others(std::int64_t step, const std::function<void()>& work) const {

@@ -2,6 +2,7 @@
 #include "mica/comm/hang_folder.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mica/core/error.hpp"
+#include "mica/core/open_folder.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/json.hpp"
 
@@ -17,17 +19,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kRecord = "rank-", kUnsaved = "unsaved-", kReport = "report.txt", kHosts = "hosts.json",
-                           kSummary = "summary.json";
+constexpr std::string_view kRecord = "rank-", kReport = "report.txt", kHosts = "hosts.json", kSummary = "summary.json";
 
-/// The ranks in file names "PREFIX00003..." of the folder. Lists the folder on every call, which makes NFS ask the server.
+std::string_view unsaved_prefix(int attempt) { return attempt == 1 ? "unsaved-" : "given-up-"; }
+
+/// None if the folder cannot be listed: whoever waits for files there looks again.
+std::vector<std::string> names_in(const std::string& folder, std::string_view prefix) {
+  return names_with(folder, prefix).value_or(std::vector<std::string>());
+}
+
+/// The ranks in file names "PREFIX00003..." of the folder.
 std::set<int> ranks_in_names(const std::string& folder, std::string_view prefix) {
   std::set<int> ranks;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with(prefix) && !name.ends_with(".tmp")) ranks.insert(std::atoi(name.c_str() + prefix.size()));
-  }
+  for (const std::string& name : names_in(folder, prefix)) ranks.insert(std::atoi(name.c_str() + prefix.size()));
   return ranks;
 }
 
@@ -39,11 +43,6 @@ std::optional<HangRecord> read_record(const std::string& folder, int rank) {
   } catch (const Error&) {
     return std::nullopt;
   }
-}
-
-bool is_there(const std::string& path) {
-  std::error_code none;
-  return fs::exists(path, none);
 }
 
 }  // namespace
@@ -63,7 +62,11 @@ HangFolder HangFolder::newest(const std::string& run_folder) {
   return of_launch(run_folder, newest);
 }
 
-bool HangFolder::exists() const { return is_there(path_); }
+bool HangFolder::exists() const {
+  const std::string hang = io::parent_directory(path_);
+  (void)open_folder(io::parent_directory(hang));  // "hang" may be new in it
+  return is_there(path_);
+}
 
 void HangFolder::write(const HangRecord& record) const {
   io::make_folder(path_);
@@ -102,9 +105,11 @@ void HangFolder::write_report(const std::string& text) const { io::write_file_at
 
 bool HangFolder::has_report() const { return is_there(fmt::format("{}/{}", path_, kReport)); }
 
-void HangFolder::write_unsaved(int rank) const { io::write_file_atomically(fmt::format("{}/{}{:05}", path_, kUnsaved, rank), ""); }
+void HangFolder::write_unsaved(int rank, int attempt) const {
+  io::write_file_atomically(fmt::format("{}/{}{:05}", path_, unsaved_prefix(attempt), rank), "");
+}
 
-int HangFolder::num_unsaved() const { return static_cast<int>(ranks_in_names(path_, kUnsaved).size()); }
+int HangFolder::num_unsaved(int attempt) const { return static_cast<int>(names_in(path_, unsaved_prefix(attempt)).size()); }
 
 std::set<int> HangFolder::ranks() const { return ranks_in_names(path_, kRecord); }
 

@@ -373,6 +373,22 @@ class Analysis {
 
 std::vector<std::string> find_causes(const HangScene& scene) { return Analysis(scene).causes(); }
 
+HangSummary summary_of(const std::vector<HangRecord>& records) {
+  HangSummary summary;
+  const auto is_known_to_live = [&](int rank) {
+    return std::ranges::any_of(records, [&](const HangRecord& r) { return r.rank == rank && !counts_as_lost(r.health); });
+  };
+  const auto note = [&](int rank, RankHealth health) {
+    if (counts_as_lost(health) && !is_known_to_live(rank)) summary.lost.try_emplace(rank, health);
+  };
+  for (const HangRecord& record : records) {
+    note(record.rank, record.health);
+    for (const HangRecord::Sighting& s : record.sightings) note(s.rank, s.health);
+    if (record.written_by == record.rank) ++summary.num_alive;
+  }
+  return summary;
+}
+
 std::string hang_report(const HangScene& scene) {
   Analysis analysis(scene);
   const std::vector<std::string> causes = analysis.causes();

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <ranges>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -37,10 +38,14 @@ constexpr Seconds kEnd{5};
 constexpr Seconds kLauncher{60};
 /// For the slowest emergency save.
 constexpr Seconds kSaves{600};
+/// The first may fail because a rank hears of the loss too late for the others. Once all have tried, they try together.
+constexpr int kSaveAttempts = 2;
 /// Records and report may take so long. Then the file system is taken for what hangs.
 constexpr Seconds kReporting{30};
 /// What the files of one more rank may take.
 constexpr Seconds kEachRank{0.005};
+/// What an alarm may take for one more node: it goes around the ring both ways, from look to look of the watchdogs.
+constexpr Seconds kEachNode{0.05};
 /// In larger jobs a record has fewer events, kEventsOfGroup of each group: one rank reads all records.
 constexpr std::size_t kRanksInFull = 64;
 constexpr std::ptrdiff_t kEventsOfGroup = 32;
@@ -66,31 +71,11 @@ void shorten(HangRecord& record) {
   record.events.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
 }
 
-bool is_lost(RankHealth health) { return health == RankHealth::dead || health == RankHealth::silent; }
-
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
-}
-
-/// Ranks that have died, as any rank has seen it, and how many live.
-HangSummary summary_of(const std::vector<HangRecord>& records) {
-  HangSummary summary;
-  const auto lives = [&](int rank) {
-    return std::ranges::any_of(
-        records, [&](const HangRecord& r) { return r.rank == rank && r.written_by == rank && r.health == RankHealth::alive; });
-  };
-  const auto note = [&](int rank, RankHealth health) {
-    if (is_lost(health) && !lives(rank)) summary.lost.try_emplace(rank, health);
-  };
-  for (const HangRecord& record : records) {
-    note(record.rank, record.health);
-    for (const HangRecord::Sighting& s : record.sightings) note(s.rank, s.health);
-    if (record.written_by == record.rank) ++summary.num_alive;
-  }
-  return summary;
 }
 
 /// What the rank that reports has found out; if it has not, what all records say.
@@ -112,6 +97,10 @@ void exit_after(Seconds time) {
 
 }  // namespace
 
+JobEnd::Seconds limit_for(Seconds limit, std::int64_t num_ranks, int num_nodes) {
+  return limit + static_cast<double>(num_ranks) * kEachRank + num_nodes * kEachNode;
+}
+
 void JobEnd::set_place(HangFolder place, std::string log_file) {
   const std::lock_guard lock(mutex_);
   place_ = std::move(place);
@@ -126,9 +115,10 @@ std::optional<HangFolder> JobEnd::place() const {
 void JobEnd::set_save(Watchdog::Save save) {
   const std::lock_guard lock(saving_);
   save_ = std::move(save);
+  can_save_ = can_save_ || save_;
 }
 
-JobEnd::Seconds JobEnd::for_all_ranks(Seconds limit) const { return limit + static_cast<double>(hosts_.size()) * kEachRank; }
+JobEnd::Seconds JobEnd::for_all_ranks(Seconds limit) const { return limit_for(limit, std::ssize(hosts_), num_nodes_); }
 
 void JobEnd::end(const std::string& alarm) {
   try {
@@ -162,8 +152,7 @@ void JobEnd::report_and_save(const std::string& alarm) {
   is_reported_ = true;
   const bool is_host_lost = std::ranges::any_of(lost, [](const auto& rank) { return rank.second == RankHealth::silent; });
   const auto linger = is_host_lost ? kLauncher : Seconds(0);
-  num_alive_ = num_alive;
-  if (!lost.empty()) save(lost.begin()->first, linger, place);
+  if (!lost.empty()) save(fmt::format("rank {} is lost", lost.begin()->first), linger, place, num_alive);
   std::this_thread::sleep_for(linger);
 }
 
@@ -220,11 +209,13 @@ void JobEnd::report_in(const HangFolder& place, std::vector<HangRecord>& of_node
   bool has_lost = false;
   try {
     const bool writes_for_others = is_lowest_alive(of_node);
-    const bool has_mine = place.ranks().contains(logs_.rank());  // written by another rank while this one was stopped: that says more
+    const std::set<int> written = place.ranks();
     for (const HangRecord& record : of_node) {
-      has_lost |= is_lost(record.health);
-      const bool is_mine = record.rank == logs_.rank() && !has_mine;
-      if (is_mine || (writes_for_others && record.health != RankHealth::alive)) place.write(record);
+      has_lost |= counts_as_lost(record.health);
+      const bool is_written = written.contains(record.rank);
+      // Written by another rank while this one was stopped: that says more. A rank that ends gives no sign of life either.
+      if (is_written && (record.rank == logs_.rank() || record.health == RankHealth::silent)) continue;
+      if (record.rank == logs_.rank() || (writes_for_others && record.health != RankHealth::alive)) place.write(record);
     }
   } catch (const std::exception& error) {
     print(fmt::format("mica: error: rank {}: the records of this hang cannot be written: {}\n", logs_.rank(), error.what()));
@@ -288,17 +279,20 @@ void JobEnd::tell(const HangScene& scene, const std::optional<HangFolder>& place
   }
 }
 
-void JobEnd::save(int lost, Seconds linger, const std::optional<HangFolder>& place) {
-  {
-    const std::lock_guard lock(saving_);
-    if (!save_) return;
-    save_(fmt::format("rank {} is lost", lost), linger);
-  }
-  if (!place) return;
-  try {
-    place->write_unsaved(logs_.rank());
-    static_cast<void>(wait_until_done(kSaves, std::ssize(hosts_), [&] { return place->num_unsaved() >= num_alive_; }));
-  } catch (const std::exception&) {  // then nobody can save there either
+void JobEnd::save(const std::string& why, Seconds linger, const std::optional<HangFolder>& place, int num_alive) {
+  for (int attempt = 1; attempt <= kSaveAttempts; ++attempt) {
+    {
+      const std::lock_guard lock(saving_);
+      if (!can_save_) return;
+      if (save_) save_(why, linger);  // else its main thread has tried, and has given up
+    }
+    if (!place) return;
+    try {
+      place->write_unsaved(logs_.rank(), attempt);
+      if (!wait_until_done(kSaves, std::ssize(hosts_), [&] { return place->num_unsaved(attempt) >= num_alive; })) return;
+    } catch (const std::exception&) {  // then nobody can save there either
+      return;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ class JobEnd {
   using Seconds = NodeRing::Seconds;
 
   /// @param hosts  by rank   @param ring  null unless this rank is the lowest of its node and there are several nodes
-  JobEnd(const NodeLogs& logs, std::vector<std::string> hosts, NodeRing* ring) : logs_(logs), hosts_(std::move(hosts)), ring_(ring) {}
+  JobEnd(const NodeLogs& logs, std::vector<std::string> hosts, int num_nodes, NodeRing* ring)
+      : logs_(logs), hosts_(std::move(hosts)), num_nodes_(num_nodes), ring_(ring) {}
 
   void set_place(HangFolder place, std::string log_file);
   [[nodiscard]] std::optional<HangFolder> place() const;
@@ -37,7 +39,7 @@ class JobEnd {
 
  private:
   void report_and_save(const std::string& alarm);
-  /// A limit for work that takes longer with more ranks.
+  /// limit_for() this job.
   [[nodiscard]] Seconds for_all_ranks(Seconds limit) const;
   /// Ends the process if the file system blocks end(), after printing what is known without it.
   void guard_report(const std::vector<HangRecord>& of_node);
@@ -54,19 +56,23 @@ class JobEnd {
   /// Adds the ranks of nodes that have died: they have written no record and sent no heartbeat.
   void add_silent_nodes(const HangFolder& place, std::vector<HangRecord>& of_node);
   void tell(const HangScene& scene, const std::optional<HangFolder>& place) const;
-  /// Saves what this rank holds. Returns once no surviving rank is saving any more.
-  void save(int lost, Seconds linger, const std::optional<HangFolder>& place);
+  /// Saves what this rank holds. Returns once no surviving rank is saving any more. @param num_alive  the ranks that are left
+  void save(const std::string& why, Seconds linger, const std::optional<HangFolder>& place, int num_alive);
 
   const NodeLogs& logs_;
   std::vector<std::string> hosts_;
+  int num_nodes_;
   NodeRing* ring_;
   std::atomic<bool> is_reported_ = false;
-  int num_alive_ = 0;  // ranks
   mutable std::mutex mutex_;
   std::optional<HangFolder> place_;
   std::string log_file_;
   std::mutex saving_;
   Watchdog::Save save_;
+  bool can_save_ = false;  // it has been set
 };
+
+/// `limit`, for a job of so many ranks and nodes: each rank has files, and an alarm goes from node to node.
+[[nodiscard]] JobEnd::Seconds limit_for(JobEnd::Seconds limit, std::int64_t num_ranks, int num_nodes);
 
 }  // namespace mica::detail

@@ -87,7 +87,7 @@ class Watchdog::Thread {
     if (contacts.size() == 1) ring_.reset();
     if (ring_) ring_->connect(logs_.rank(), contacts);
     has_other_nodes_ = hosts.size() > logs_.ranks().size();
-    end_ = std::make_unique<detail::JobEnd>(logs_, std::move(hosts), ring_.get());
+    end_ = std::make_unique<detail::JobEnd>(logs_, std::move(hosts), static_cast<int>(contacts.size()), ring_.get());
     FlightLog::set_of_process(logs_.own());
     mpi::record_exchanges([](const std::vector<int>& world_ranks) { return std::make_unique<RecordedExchanges>(world_ranks); });
     const auto own = std::ranges::find(logs_.ranks(), logs_.rank());

@@ -150,6 +150,34 @@ TEST_F(LostRanks, MastersSideBySideAreSavedToo) {
   expect_saved_and_resumed("shared", 2, kGrid);
 }
 
+// The only one left with its shard hears of the loss when the others have given up once: all try again together.
+TEST_F(LostRanks, ARankThatHearsOfTheLossLateBringsItsShard) {
+  const std::string run = run_folder("late");
+  Child child(command("late", kRanks, kGrid), {{"OMPI_MCA_odls_base_sigkill_timeout", "120"}});
+  const std::vector<pid_t> ranks = child.ranks(kRanks);
+  ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
+  while (child.is_running() && step_lines(run).size() < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(ranks[0], SIGSTOP);
+  ::kill(ranks[2], SIGKILL);
+  const auto have_given_up = [&] {
+    if (!fs::exists(run + "/hang")) return false;
+    for (const fs::directory_entry& launch : fs::directory_iterator(run + "/hang")) {
+      if (fs::exists(launch.path() / "unsaved-00001") && fs::exists(launch.path() / "unsaved-00003")) return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < 1000 && !have_given_up(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::kill(ranks[0], SIGSTOP);  // mpirun wakes it
+  }
+  EXPECT_TRUE(have_given_up());
+  ::kill(ranks[0], SIGCONT);
+  EXPECT_TRUE(have_ended({ranks[0], ranks[1], ranks[3]}, 60));
+  rows_ = step_lines(run);
+  (void)child.wait(0);
+  expect_saved_and_resumed("late", kRanks, kGrid);
+}
+
 TEST_F(LostRanks, WithoutAllShardsNothingIsSaved) {
   Child child(command("both", kRanks, kGrid), {{"OMPI_MCA_odls_base_sigkill_timeout", "120"}});
   const std::vector<pid_t> ranks = child.ranks(kRanks);

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,7 +40,8 @@ struct StepsDone {
 /// - the StepsDone of the last update;
 /// - files. Each rank creates a claim file for its shard of its step (O_EXCL, so that one replica gets it), and writes when all
 ///   shards of that step have been claimed. Shard rank 0 waits for the others' parts, writes manifest.json and renames the folder,
-///   as a save does. A rank that cannot write leaves a file with the reason, which ends the others' wait.
+///   as a save does. A rank that cannot write leaves a file with the reason, which ends the others' wait. One that gives up, or goes on to
+///   the next step, takes its claim back.
 /// Ranks of one replica are at most one update apart: an update needs the gradient's norm, to which each of them contributes when
 /// its own gradient is ready. So a rank that sees a claim for the next step lets its own update run, which waits for no other rank,
 /// and claims that step.
@@ -75,6 +78,7 @@ class EmergencySaver {
  private:
   class Frozen;
   enum class Claims : std::uint8_t { all, saved, later_step, missing };
+  using Failures = std::map<std::string, std::filesystem::file_time_type>;  // when they were written, by path
 
   /// Claims that were made under another id do not count.
   void set_run_id(const std::string& run_id);
@@ -85,12 +89,22 @@ class EmergencySaver {
   [[nodiscard]] std::string claims_of(std::int64_t step) const;
   /// @returns whether this rank is to write its shard
   bool claim(std::int64_t step);
-  [[nodiscard]] Claims wait_for_claims(std::int64_t step, bool sees_later) const;
+  /// Takes this rank's claim back, so that nobody who comes later waits for its part.
+  void withdraw(std::int64_t step);
+  /// @param num_claimed  set to the most shards that were claimed at a time
+  [[nodiscard]] Claims wait_for_claims(std::int64_t step, bool sees_later, int& num_claimed) const;
   /// @returns whether this rank finished a step after `step` within kPatience
   bool wait_for_update(std::int64_t step);
+  /// Why ranks could not write what they claimed of this step or the next one: files of telling_others().
+  [[nodiscard]] Failures failures_of(std::int64_t step) const;
+  /// @throws Error with the text of a failure that is not among the earlier ones
+  void fail_with_others_since(const Failures& earlier, std::int64_t step) const;
   /// Leaves the text of an exception for the other ranks, which wait for this one's files, and throws it again.
   void telling_others(std::int64_t step, const std::function<void()>& work) const;
   void write_part(std::int64_t step, SaveReport& report);
+  /// Once all shards of the step are claimed: waits for the checkpoint, and completes it on the rank that is to.
+  /// @param index  of model.h5, on that rank  @returns false if others have gone on to the next step without it
+  bool finish(const StepsDone& done, bool is_mine, const Failures& earlier_failures, std::future<FileEntry>& index, SaveReport& report);
   void complete(const StepsDone& done, const FileEntry& index, SaveReport& report);
   /// Whether there is one of this step, or of the next one, which other ranks may have saved instead.
   [[nodiscard]] bool has_checkpoint(std::int64_t step) const;
@@ -101,6 +115,7 @@ class EmergencySaver {
   std::string checkpoints_;
   std::mutex saving_;               // one save at a time
   std::set<std::int64_t> claimed_;  // steps that this rank has claimed; under saving_
+  bool has_tried_ = false;          // to save; under saving_
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,12 +9,6 @@
 #include "mica/comm/hang_report.hpp"
 
 namespace mica {
-
-/// What the rank that writes the report tells the other ranks.
-struct HangSummary {
-  std::map<int, RankHealth> lost;  ///< ranks that have died
-  int num_alive = 0;               ///< ranks that wrote their own record
-};
 
 /// RUN/hang/LAUNCH. The ranks of a launch that hangs write rank-00003.json (HangRecord); the rank that reports also writes hosts.json,
 /// summary.json and report.txt. Files are written atomically. Uses no MPI.
@@ -37,9 +30,9 @@ class HangFolder {
   [[nodiscard]] std::optional<HangSummary> read_summary() const;
   void write_report(const std::string& text) const;
   [[nodiscard]] bool has_report() const;
-  /// Notes that this rank could not save its state after a rank was lost.
-  void write_unsaved(int rank) const;
-  [[nodiscard]] int num_unsaved() const;
+  /// Notes that this rank could not save its state after a rank was lost. @param attempt  1 or 2
+  void write_unsaved(int rank, int attempt) const;
+  [[nodiscard]] int num_unsaved(int attempt) const;
 
   /// Ranks with a record.
   [[nodiscard]] std::set<int> ranks() const;

@@ -17,6 +17,7 @@ enum class RankHealth : std::uint8_t {
   dead,     ///< its process is gone
   silent    ///< no heartbeat from it or from its host
 };
+[[nodiscard]] constexpr bool counts_as_lost(RankHealth health) { return health == RankHealth::dead || health == RankHealth::silent; }
 
 /// The last activity of one rank, written when a job hangs or a rank is lost: by the rank itself, or for it by another rank of its
 /// node. [Note: watchdog] Times are in seconds before the record was written.

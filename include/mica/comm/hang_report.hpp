@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,14 @@ struct HangScene {
   std::vector<HangRecord> records;  ///< in any order; a rank's own record is preferred to one that another rank wrote for it
   bool is_of_one_node = false;      ///< other nodes could not leave records, because there was no run folder
 };
+
+/// What the rank that writes the report tells the other ranks.
+struct HangSummary {
+  std::map<int, RankHealth> lost;  ///< ranks that have died, as any rank has seen it
+  int num_alive = 0;               ///< ranks that wrote their own record
+};
+/// A pure function. A rank that is silent to another node has not died if its own node knows it to be alive or stopped.
+[[nodiscard]] HangSummary summary_of(const std::vector<HangRecord>& records);
 
 /// The causes, most likely first, one line each:
 ///   hosts that are cut off, ranks and hosts that are dead, stopped or silent;

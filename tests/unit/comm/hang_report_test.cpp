@@ -318,5 +318,24 @@ TEST(HangRecord, RanksAreWrittenAsRanges) {
   EXPECT_EQ(from_ranges(""), std::vector<int>{});
 }
 
+TEST_F(Hang, TheSummaryHasTheDeadAndThoseOfSilentHosts) {
+  record(0).sightings = {{.rank = 1, .health = RankHealth::dead}, {.rank = 2, .health = RankHealth::silent}};
+  lose(2);
+  lose(1);
+  const HangSummary summary = summary_of(scene_.records);
+  EXPECT_EQ(summary.lost, (std::map<int, RankHealth>{{1, RankHealth::dead}, {2, RankHealth::silent}}));
+  EXPECT_EQ(summary.num_alive, 2);
+}
+
+// The other node hears nothing of it; its own node knows that it is held, which is no reason to save and start again without it.
+TEST_F(Hang, AStoppedRankIsNotLost) {
+  record(0).sightings = {{.rank = 2, .health = RankHealth::silent}};
+  record(2).health = RankHealth::stopped;
+  record(2).written_by = 3;
+  const HangSummary summary = summary_of(scene_.records);
+  EXPECT_EQ(summary.lost, (std::map<int, RankHealth>()));
+  EXPECT_EQ(summary.num_alive, 3);
+}
+
 }  // namespace
 }  // namespace mica

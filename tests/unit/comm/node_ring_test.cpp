@@ -13,6 +13,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "job_end.hpp"
+
 namespace mica::detail {
 namespace {
 
@@ -226,6 +228,36 @@ TEST_F(Ring, ANeighbourThatWasHeldAtTheStartIsReachedLaterAndMissesNobody) {
     EXPECT_EQ(each->alarm(), "");
     EXPECT_THAT(each->gone(), IsEmpty());
   }
+}
+
+TEST(RingOfManyNodes, AnAlarmGoesAroundBothWays) {
+  constexpr int kNodes = 9;
+  std::vector<std::unique_ptr<NodeRing>> rings(kNodes);
+  std::map<int, std::string> contacts;
+  for (int node = 0; node < kNodes; ++node) {
+    const std::string contact = NodeRing::open(rings[static_cast<std::size_t>(node)], /*is_leader=*/true, "launch-1");
+    contacts[node] = contact.substr(0, contact.find(' ')) + " 127.0.0.1";
+  }
+  for (int node = 0; node < kNodes; ++node) rings[static_cast<std::size_t>(node)]->connect(node, contacts);
+  const auto look = [&] {  // as all leaders' watchdogs at once
+    std::vector<NodeRing*> alarmed;
+    for (const auto& ring : rings) {
+      if (!ring->alarm().empty()) alarmed.push_back(ring.get());
+    }
+    for (NodeRing* ring : alarmed) ring->send_alarm(ring->alarm());
+    std::this_thread::sleep_for(kLoopback);
+    for (const auto& ring : rings) ring->exchange(Seconds(0.1), Seconds(0), kPatience);
+  };
+  for (int i = 0; i < 20; ++i) look();
+  rings[0]->send_alarm("rank 0 waits");
+  for (int i = 0; i < kNodes / 2; ++i) look();
+  for (int node = 1; node < kNodes; ++node) EXPECT_EQ(rings[static_cast<std::size_t>(node)]->alarm(), "rank 0 waits") << node;
+}
+
+// Half of the nodes, a look of 0.1 s at each: who waits for a report waits for the last of them.
+TEST(RingOfManyNodes, LimitsGrowWithTheWayOfAnAlarm) {
+  for (const int nodes : {1, 2, 200, 2000}) EXPECT_GE(limit_for(Seconds(1), nodes, nodes), Seconds(1 + nodes / 2 * 0.1)) << nodes;
+  EXPECT_LT(limit_for(Seconds(1), 4, 2), Seconds(1.2));
 }
 
 }  // namespace
