@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "init_variables.hpp"
 
-#include <array>
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <string_view>
-#include <utility>
+
+#include <dlfcn.h>
 
 namespace mica::mpi {
 namespace {
 
-constexpr std::array<std::pair<const char*, const char*>, 2> kOnOneNode{{{"OMPI_MCA_pml", "ob1"}, {"HWLOC_COMPONENTS", "no_os,stop"}}};
+constexpr const char* kPml = "OMPI_MCA_pml";
+constexpr const char* kHwloc = "HWLOC_COMPONENTS";
 
 /// Whether Open MPI's mpirun started all ranks on this node, as it tells them.
 bool is_on_one_node() {
@@ -18,17 +24,72 @@ bool is_on_one_node() {
   return ranks != nullptr && here != nullptr && std::string_view(ranks) == here;
 }
 
+/// The folder of the MPI library; empty if it cannot be told.
+std::string library_folder() {
+  Dl_info found{};
+  const void* const symbol = ::dlsym(RTLD_DEFAULT, "MPI_Init");
+  if (symbol == nullptr || ::dladdr(symbol, &found) == 0 || found.dli_fname == nullptr) return {};
+  const std::string file = found.dli_fname;
+  return file.substr(0, file.rfind('/'));
+}
+
+/// Open MPI's parameter files, as it lists them, with commas: the user's, and those of the places where it may be installed.
+std::string parameter_files() {
+  if (const char* chosen = std::getenv("OMPI_MCA_mca_base_param_files")) return chosen;
+  const std::string name = "/openmpi-mca-params.conf";
+  std::string files = library_folder() + "/../etc" + name;
+  for (const char* folder : {"/etc/openmpi", "/etc/openmpi-x86_64"}) files += "," + (folder + name);  // Debian's and Red Hat's
+  if (const char* prefix = std::getenv("OPAL_PREFIX")) files += std::string(",") + prefix + "/etc" + name;
+  if (const char* home = std::getenv("HOME")) files += std::string(",") + home + "/.openmpi/mca-params.conf";
+  return files;
+}
+
+/// Whether a list of components says which to use, or leaves out one through which ob1 sends on a node. "^ucx" does neither.
+bool is_choice(std::string list) {
+  if (!list.starts_with('^')) return true;
+  std::ranges::replace(list, ',', ' ');
+  std::istringstream left_out(list.substr(1));
+  return std::any_of(std::istream_iterator<std::string>(left_out), {}, [](const std::string& component) {
+    return component == "ob1" || component == "vader" || component == "sm" || component == "self";
+  });
+}
+
+/// Whether a line "NAME = VALUE" of a parameter file chooses one of the two.
+bool is_transport_chosen(std::istream& file) {
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    std::string name, value;
+    std::istringstream(line.substr(0, equals)) >> name;
+    std::istringstream(line.substr(equals + 1)) >> value;
+    if ((name == "pml" || name == "btl") && is_choice(value)) return true;
+  }
+  return false;
+}
+
+/// Whether the user or the site has chosen how ranks send. The environment would outrank a site's parameter file. And ob1 sends through
+/// the BTLs: those that somebody has chosen may not reach a rank of the node.
+bool is_transport_chosen() {
+  if (std::getenv(kPml) != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return true;
+  std::istringstream files(parameter_files());
+  for (std::string path; std::getline(files, path, ',');) {
+    std::ifstream file(path);
+    if (is_transport_chosen(file)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 InitVariables::InitVariables() {
   if (!is_on_one_node()) return;
-  for (const auto& [name, value] : kOnOneNode) {
-    if (std::getenv(name) != nullptr) continue;
-    // ob1 sends through the BTLs: those that somebody has chosen may not reach a rank of the node.
-    if (std::string_view(name) == "OMPI_MCA_pml" && std::getenv("OMPI_MCA_btl") != nullptr) continue;
-    setenv(name, value, /*overwrite=*/1);
-    ours_.push_back(name);
-  }
+  if (!is_transport_chosen()) set(kPml, "ob1");
+  if (std::getenv(kHwloc) == nullptr) set(kHwloc, "no_os,stop");
+}
+
+void InitVariables::set(const char* name, const char* value) {
+  setenv(name, value, /*overwrite=*/1);
+  ours_.push_back(name);
 }
 
 InitVariables::~InitVariables() {

@@ -2,11 +2,15 @@
 #include "../../../src/mpi/init_variables.hpp"
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "support/temporary_folder.hpp"
 
 namespace mica::mpi {
 namespace {
@@ -43,12 +47,13 @@ class Environment {
   std::map<std::string, std::optional<std::string>> before_;
 };
 
+const std::string kFiles = "OMPI_MCA_mca_base_param_files";  // a site's choose nothing here
 const std::string kPml = "OMPI_MCA_pml", kHwloc = "HWLOC_COMPONENTS";
 const std::string kRanks = "OMPI_COMM_WORLD_SIZE", kRanksHere = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
 TEST(InitVariables, AreSetOnOneNodeAndTakenBack) {
   const Environment environment(
-      {{kPml, std::nullopt}, {kHwloc, std::nullopt}, {kRanks, "4"}, {kRanksHere, "4"}, {"OMPI_MCA_btl", std::nullopt}});
+      {{kPml, std::nullopt}, {kHwloc, std::nullopt}, {kRanks, "4"}, {kRanksHere, "4"}, {"OMPI_MCA_btl", std::nullopt}, {kFiles, ""}});
   {
     const InitVariables variables;
     EXPECT_EQ(Environment::value_of(kPml), "ob1");
@@ -75,6 +80,41 @@ TEST(InitVariables, LeaveOb1OutWhereBtlsAreChosen) {
   const InitVariables variables;
   EXPECT_EQ(Environment::value_of(kPml), std::nullopt);
   EXPECT_EQ(Environment::value_of(kHwloc), "no_os,stop");
+}
+
+// A site's parameter file, which the environment would outrank.
+TEST(InitVariables, LeaveOb1OutWhereAParameterFileChooses) {
+  for (const auto& [text, expected] : std::map<std::string, std::optional<std::string>>{{"# pml = ucx\nbtl_tcp_if_include = eth0\n", "ob1"},
+                                                                                        {"pml = ^ucx\nbtl = ^uct,openib\n", "ob1"},
+                                                                                        {"pml = ucx\n", std::nullopt},
+                                                                                        {"x = 1\n  btl=^tcp,vader\n", std::nullopt}}) {
+    const test::TemporaryFolder home;
+    std::filesystem::create_directory(home / ".openmpi");
+    std::ofstream(home / ".openmpi/mca-params.conf") << text;
+    const Environment environment({{kPml, std::nullopt},
+                                   {kHwloc, std::nullopt},
+                                   {kRanks, "2"},
+                                   {kRanksHere, "2"},
+                                   {"OMPI_MCA_btl", std::nullopt},
+                                   {kFiles, std::nullopt},
+                                   {"HOME", home.path()}});
+    const InitVariables variables;
+    EXPECT_EQ(Environment::value_of(kPml), expected) << text;
+    EXPECT_EQ(Environment::value_of(kHwloc), "no_os,stop");
+  }
+}
+
+TEST(InitVariables, ReadTheParameterFilesThatAreNamed) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "a.conf") << "x = 1\n";
+  std::ofstream(folder / "b.conf") << "pml = ucx\n";
+  const Environment environment({{kPml, std::nullopt},
+                                 {kRanks, "2"},
+                                 {kRanksHere, "2"},
+                                 {"OMPI_MCA_btl", std::nullopt},
+                                 {kFiles, folder / "a.conf" + "," + folder / "b.conf"}});
+  const InitVariables variables;
+  EXPECT_EQ(Environment::value_of(kPml), std::nullopt);
 }
 
 TEST(InitVariables, AreNotSetOnSeveralNodesAndWithoutMpirun) {
