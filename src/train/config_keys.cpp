@@ -21,7 +21,7 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 template <class Get>
 ConfigKey whole(std::string name, Get field, std::int64_t low, std::int64_t high, std::string help) {
   std::string expected =
-      high >= kHuge ? fmt::format("a whole number, {} or more", low) : fmt::format("a whole number from {} to {}", low, high);
+      high == kHuge ? fmt::format("a whole number, {} or more", low) : fmt::format("a whole number from {} to {}", low, high);
   return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& text) {
             const auto value = parse_number<std::int64_t>(text);
@@ -177,7 +177,8 @@ std::vector<ConfigKey> make_keys() {
   return {
       run_name_key(),
       text("run.dir", MICA_FIELD(run.dir), "a folder", "folder of metrics, logs and checkpoints; empty: runs/<name>"),
-      whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seed of initialisation, dropout and data order"),
+      whole("run.seed", MICA_FIELD(run.seed), 0, std::numeric_limits<std::int64_t>::max(),
+            "seed of initialisation, dropout and data order"),
       added_in("0.2.0",
                flag("run.take_over", MICA_FIELD(run.take_over),
                     "take the run's folder at once from a job on another host that has stopped updating run.lock; false: wait until it "

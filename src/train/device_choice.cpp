@@ -38,7 +38,7 @@ Backend backend_from_name(const std::string& name, bool on_gpu) {
 
 /// Bytes of the fp32 masters that this rank's node holds, and some more for padding.
 std::int64_t master_bytes_on_node(const Config& config, const MeshGeometry& geometry, int ranks_on_node) {
-  const std::int64_t model = count_parameters(*make_module(config)) * dtype_bytes(DType::f32);
+  const std::int64_t model = make_module(config)->num_parameters() * dtype_bytes(DType::f32);
   return (model + model / 16) * (ranks_on_node / geometry.shard_size);
 }
 

@@ -124,7 +124,7 @@ DryRun dry_run(const Config& config, const DryMachine& machine, const data::Batc
   ShardedModel model = ShardedModel::make(config, device);
   DryRun run{.mode = machine.mode};
   run.shard_size = device.mesh->shard_size();
-  run.num_parameters = count_parameters(*model.module);
+  run.num_parameters = model.module->num_parameters();
   run.checkpoint_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
   Buffer snapshot;
   if (saves_in_background(config) && !device.gpu) {

@@ -24,7 +24,7 @@ void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<doub
   StopSignal::set_on_sigterm(StopSignal::OnSigterm::does_nothing);  // a second one must not interrupt the save
   try {
     const checkpoint::SaveReport report = saver_.save();
-    if (report.bytes > 0) hooks_.tell_saved(report);
+    if (report.bytes > 0) tell_saved(report);
     hooks_.warn(fmt::format("{}: the remaining ranks saved step {} in {}; {}", why, report.step, report.path, hooks_.how_to_go_on));
   } catch (const std::exception& error) {
     hooks_.warn(fmt::format("{}: the remaining ranks cannot save: {}", why, error.what()));
@@ -35,6 +35,14 @@ void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<doub
   StopSignal::set_on_sigterm(StopSignal::OnSigterm::ends_with_requeue);
   std::this_thread::sleep_for(linger);
   std::_Exit(static_cast<int>(ExitCode::requeue));  // no MPI call would return, nor a destructor that makes one
+}
+
+void LostRanks::tell_saved(const checkpoint::SaveReport& report) const {
+  try {
+    hooks_.tell_saved(report);
+  } catch (const std::exception& error) {  // the checkpoint is there all the same
+    hooks_.warn(error.what());
+  }
 }
 
 void LostRanks::watch(const std::stop_token& stop) {

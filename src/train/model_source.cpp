@@ -42,17 +42,26 @@ void read_model_keys(const HostComm& comm, const std::string& folder, Config& co
       comm, config, [&] { return checkpoint::read_model_description(folder); }, [](const auto&, const Config&) {});
 }
 
+void take_init_keys(const HostComm& comm, Config& config) {
+  if (config.model.init_from.empty()) return;
+  apply_from_first_rank(
+      comm, config, [&] { return checkpoint::read_model_description(config.model.init_from); },
+      [](const checkpoint::ModelDescription& model, const Config& filled) {
+        checkpoint::check_model_keys(model, model_description(filled));
+      });
+}
+
 void take_model_keys(const HostComm& comm, Config& config) {
   if (config.model.init_from.empty()) return;
   const StartPoint start = find_start(comm, config);
-  const auto read = [&] {
-    return start.manifest ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
-                          : checkpoint::read_model_description(config.model.init_from);
-  };
-  apply_from_first_rank(comm, config, read, [&](const checkpoint::ModelDescription& model, const Config& filled) {
-    // A checkpoint that the run resumes from has its own rules (resume_rules.hpp).
-    if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
-  });
+  if (!start.manifest) return take_init_keys(comm, config);
+  // A checkpoint that the run resumes from has its own rules (resume_rules.hpp).
+  apply_from_first_rank(
+      comm, config,
+      [&] {
+        return checkpoint::ModelDescription{start.checkpoint, start.manifest->model};
+      },
+      [](const auto&, const Config&) {});
 }
 
 }  // namespace mica::train

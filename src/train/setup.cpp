@@ -73,12 +73,6 @@ std::unique_ptr<nn::Module> make_module(const Config& config) {
   return module;
 }
 
-std::int64_t count_parameters(const nn::Module& module) {
-  std::int64_t count = 0;
-  const_cast<nn::Module&>(module).for_each_parameter([&](const std::string&, nn::Parameter& p) { count += p.shape.numel(); });
-  return count;
-}
-
 std::string block_type(const Config::Model& model) { return model.type + "_block"; }
 
 ShardSize shard_size_of(const Config& config) {
@@ -236,6 +230,20 @@ GroupBackend group_backend(DeviceChoice::Backend backend, const Config::Mesh& me
   return [options](std::unique_ptr<ProcessGroup> host) { return make_nccl_group(std::move(host), options); };
 }
 
+/// @throws ConfigError if streams are to be threaded, and MPI does not allow it. @collective
+StreamMode cpu_stream_mode(const Config& config, const mpi::Session& session, const mpi::Communicator& world, int num_threads,
+                           const Logger& logger) {
+  const StreamMode wanted = stream_mode(config.mesh.streams, num_threads);
+  const StreamMode possible = comm_stream_mode(session, wanted);
+  const bool is_told = world.all_max(possible != wanted ? 1 : 0) != 0 && world.rank() == 0;
+  const std::string why = fmt::format("this MPI ({}) does not grant MPI_THREAD_MULTIPLE", mpi::Session::library_version());
+  require<ConfigError>(
+      possible == wanted || config.mesh.streams != "threaded",
+      "mesh.streams = threaded communicates from threads of its own, and {}: set mesh.streams = auto, or use an MPI that does", why);
+  if (is_told) logger.warn("{}, so nothing is communicated while a rank computes (mesh.streams = inline)", why);
+  return possible;
+}
+
 }  // namespace
 
 Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world, const Logger& logger) {
@@ -274,7 +282,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     if (shares_memory) device.mesh->require_shards_inside_nodes("mesh.backend = shared");
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(world.rank());
-  const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
+  const StreamMode mode = on_gpu ? StreamMode::threaded : cpu_stream_mode(config, session, world, device.num_threads, logger);
   if (!on_gpu && mode == StreamMode::threaded) device.waits = std::make_unique<Stopwatch>();
   fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {
     // Communication and packing are short, and other ranks wait for them. So they go before queued matrix products.

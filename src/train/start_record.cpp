@@ -48,16 +48,20 @@ void StartRecord::begin(std::int64_t step, std::string_view config) const {
   const Starts last = read(path_);
   if (last.step == step && last.config_crc32c == next.config_crc32c) next.count = last.count;
   if (next.count >= kMostStarts) {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
+    remove();
     throw Error(fmt::format(
-        "this run makes no progress: its last {} starts began after step {}, as this one would, and ended before a later step "
-        "to resume from was saved. {}/log.txt says how they ended; often the time limit is shorter than a start, a step and a save, or a "
+        "this run makes no progress: its last {} starts began after step {}, as this one would, and left no later step to resume from. "
+        "{}/log.txt says how they ended; often the time limit is shorter than a start, a step and a save, or a "
         "node fails. This start ends, so that the job is not requeued forever. Fix the cause and start the same command again",
         kMostStarts, step, run_folder_));
   }
   ++next.count;
   write(path_, next);
+}
+
+void StartRecord::remove() const {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
 }
 
 void StartRecord::withdraw() const {

@@ -45,6 +45,12 @@ std::string StepTrace::write(std::int64_t last_traced) {
   return fmt::format("traced steps {} to {}: {}", first_traced_, last_traced, path);
 }
 
+void StepTrace::go_back() {
+  if (first_traced_ == 0 || is_written_) return;
+  tracer_->stop();
+  first_traced_ = 0;
+}
+
 std::optional<std::string> StepTrace::end_step(std::int64_t step) {
   if (tracer_ == nullptr || first_traced_ == 0 || is_written_) return std::nullopt;
   compute_.end_range();

@@ -11,6 +11,7 @@
 #include "mica/tensor/products_made.hpp"
 
 #include "memory_check.hpp"
+#include "start_record.hpp"
 
 namespace mica::train {
 namespace {
@@ -89,6 +90,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
     ExitCode code = ExitCode::done;
     if (last_done_ < config_.train.steps) {
       code = train();
+      if (code == ExitCode::done && is_main()) StartRecord(config_.run_folder()).remove();
     } else {
       const bool has_optimizer = !start_point_.manifest->optimizer.empty();
       progress_->say(fmt::format("nothing to do: step {} of {} is done; {}", last_done_, config_.train.steps,
@@ -134,6 +136,7 @@ ExitCode Trainer::train() {
     tell_slow_paths();
     tell_trace([&] { return trace.end_step(step); });
     if (pending_.back().figures.is_rejected && handle_bad_step(step)) {
+      trace.go_back();
       pace = RequestPace(last_done_, Clock::now());
       asked_at_ = Clock::now();  // the load and the save were no steps
       continue;

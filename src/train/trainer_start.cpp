@@ -214,7 +214,9 @@ void Trainer::begin_files() {
       logger_.warn("went back to step {}: later checkpoints and metrics are now in {}", last_done_, set_aside);
     }
     // Only now: a config that does not fit the folder's checkpoints must not replace theirs.
-    io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
+    Config of_run = config_;
+    if (of_run.checkpoint.resume == "none") of_run.checkpoint.resume = "auto";  // which goes on where this launch has begun
+    io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(of_run, IniKeys::explained));
     open_metrics();
     if (start_point_.manifest) {
       metrics_->write_resumed(

@@ -57,6 +57,9 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
       train({"--train.steps=3", "--train.max_hours=1e-9", "--checkpoint.resume=none", "--run.dir=" + (folder_ / "x")});
   EXPECT_EQ(refused_then.status, 75) << refused_then.output;
   EXPECT_THAT(refused_then.output, HasSubstr("start the same command again with --checkpoint.resume=auto to resume"));
+  const Finished by_its_config = test::run(training(2, folder_ / "x/config.resolved.cfg", {}));
+  EXPECT_EQ(by_its_config.status, 75) << by_its_config.output;
+  EXPECT_EQ(first_progress_step(by_its_config.output), 2);
   for (const std::int64_t step : {1, 2}) {
     const Finished stopped = train(flags);
     EXPECT_EQ(stopped.status, 75) << stopped.output;
@@ -68,6 +71,7 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
   const Finished ended = train(flags);
   EXPECT_EQ(ended.status, 0) << ended.output;
   EXPECT_EQ(step_lines(run_folder()).size(), 3u);
+  EXPECT_FALSE(fs::exists(run_folder() + "/starts.json")) << "the run is done";
   const Finished unlimited = train({"--train.max_hours=0", "--run.dir=" + (folder_ / "other")});
   EXPECT_EQ(unlimited.status, 0) << unlimited.output;
 }

@@ -59,6 +59,7 @@ class LostRanks {
   };
 
  private:
+  void tell_saved(const checkpoint::SaveReport& report) const;
   void watch(const std::stop_token& stop);
 
   checkpoint::EmergencySaver& saver_;

@@ -27,7 +27,6 @@ namespace mica::train {
 
 /// The config's model, with its activation checkpointing, without storage.
 [[nodiscard]] std::unique_ptr<nn::Module> make_module(const Config& config);
-[[nodiscard]] std::int64_t count_parameters(const nn::Module& module);
 
 /// mesh.streams on a CPU. @param threads  that compute
 [[nodiscard]] StreamMode stream_mode(const std::string& wanted, int threads);

@@ -27,6 +27,8 @@ class StepTrace {
   void begin_step(std::int64_t step);
   /// @returns a message for the user, if the file was written. @throws IoError
   [[nodiscard]] std::optional<std::string> end_step(std::int64_t step);
+  /// The run goes back to an earlier step: what was traced is dropped, and tracing begins anew when it reaches the first step again.
+  void go_back();
   /// At the end of the launch: writes the trace of a range that was only partly reached.
   /// @param last_done  step @returns a message for the user. @throws IoError
   [[nodiscard]] std::optional<std::string> end_run(std::int64_t last_done);

@@ -186,7 +186,7 @@ Cluster cluster_of(const PlanRequest& command, const Config& config) {
 
 Config read_config(const PlanRequest& command) {
   Config config = parse_config(command.config_path.empty() ? ConfigText{} : read_config_text(command.config_path), command.overrides);
-  take_model_keys(*make_single_comm(), config);
+  take_init_keys(*make_single_comm(), config);
   if (config.data.train.empty()) config.data.train = {"tokens that no plan reads"};
   check_config(config);
   return config;

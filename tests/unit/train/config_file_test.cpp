@@ -148,6 +148,12 @@ TEST(ConfigFile, AKeyByBothItsNamesIsRefused) {
   EXPECT_EQ(parsed("[model]\nintermediate_size = 5\n", {"--model.hidden=6", "--model.hidden=7"}).model.intermediate_size, 7);
 }
 
+// A time in milliseconds, say.
+TEST(ConfigFile, ASeedMayBeAnyPositiveWholeNumberOf63Bits) {
+  EXPECT_EQ(parse_config({}, {"--run.seed=9223372036854775807"}).run.seed, 9223372036854775807U);
+  EXPECT_THAT(refusal("", {"--run.seed=9223372036854775808"}), HasSubstr("expected a whole number from 0 to 9223372036854775807"));
+}
+
 TEST(ConfigFile, OnlyWhatDiffersFromTheDefaults) {
   EXPECT_EQ(to_ini(Config(), IniKeys::changed), "");
   EXPECT_EQ(to_ini(parsed("", {"--train.steps=100", "--optim.lr=0.5", "--run.name=a", "--train.seq_len=7"}), IniKeys::changed),

@@ -142,6 +142,18 @@ TEST(PlanCommand, NeedsNoConfigBesideAModelsFolder) {
   EXPECT_THAT(error_of({"--model.init_from=/proc/nowhere", "--ranks=2", "--hardware=h100-80"}), HasSubstr("/proc/nowhere: no such folder"));
 }
 
+// A plan is of the model that is asked for, whatever lies in the folder of a run.
+TEST(PlanCommand, LooksIntoNoRunsFolder) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run/checkpoints/step-00000005");
+  std::ofstream(folder / "run/checkpoints/step-00000005/manifest.json") << "damaged";
+  const std::vector<std::string> flags{"--model.init_from=" + test::reference_path("hf_gpt2"), "--ranks=2", "--hardware=cpu-epyc-9654",
+                                       "--train.seq_len=8", "--largest=false"};
+  std::vector<std::string> beside_a_run = flags;
+  beside_a_run.push_back("--run.dir=" + folder / "run");
+  EXPECT_EQ(output_of(beside_a_run), output_of(flags));
+}
+
 TEST(PlanCommand, SaysWhichIntervalOfSavesCounts) {
   const auto plan = [](const std::string& flag) {
     return output_of({config_path("gpt2-tiny-text"), "--ranks=8", "--hardware=a100-40", "--largest=false", flag});

@@ -23,6 +23,9 @@ inline Cluster cluster(int num_ranks, int ranks_per_node, const std::string& har
   return {.hardware = plan::find_hardware(hardware), .num_ranks = num_ranks, .ranks_per_node = ranks_per_node};
 }
 
-inline plan::StepTotals totals(const DryRun& run, int ranks_per_node) { return plan::totals_of(run.record, 1, ranks_per_node); }
+/// Of a run on GPUs.
+inline plan::StepTotals totals(const DryRun& run, int ranks_per_node) {
+  return plan::totals_of(run.record, 1, ranks_per_node, /*is_gpu=*/true);
+}
 
 }  // namespace mica::train

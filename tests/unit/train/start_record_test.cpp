@@ -60,6 +60,15 @@ TEST(StartRecord, ARefusedStartDoesNotCount) {
   EXPECT_FALSE(std::filesystem::exists(run / "starts.json"));
 }
 
+// Its checkpoints may be deleted and the same command started again.
+TEST(StartRecord, ARunThatIsDoneBeginsTheCountAnew) {
+  const test::TemporaryFolder run;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(begin(run.path(), 0), "");
+    StartRecord(run.path()).remove();
+  }
+}
+
 TEST(StartRecord, ADamagedFileOnlyLosesTheCount) {
   const test::TemporaryFolder run;
   for (const char* text : {"", "{", "[]", "{\"step\": 3}", "{\"step\": -1, \"starts\": 2, \"config_crc32c\": \"\"}"}) {

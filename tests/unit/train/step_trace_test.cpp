@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/step_trace.hpp"
 
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +48,33 @@ TEST(StepTrace, EveryRangeEndsAlsoWhenStepsAreRepeated) {
     EXPECT_EQ(num_open, 0) << step;
   }
   EXPECT_TRUE(is_told);
+}
+
+// Those of before it went back are no part of the trace, nor are the steps on the way to its first one.
+TEST(StepTrace, ARunThatGoesBackInsideTheRangeTracesItAnew) {
+  const test::TemporaryFolder folder;
+  Tracer tracer(0);
+  int num_open = 0;
+  const auto stream = tracer.wrap(std::make_unique<RangeCounter>(make_cpu_stream("compute", StreamMode::inlined), num_open));
+  StepTrace trace(&tracer, *stream, "3-5", folder.path(), 0, 1);
+  constexpr std::array kWork{"", "work of 1", "work of 2", "work of 3", "work of 4", "work of 5"};
+  std::optional<std::string> told;
+  const auto make = [&](std::int64_t step) {
+    trace.begin_step(step);
+    stream->submit(kWork.at(static_cast<std::size_t>(step)), {}, [] {});
+    told = trace.end_step(step);
+    EXPECT_EQ(num_open, 0) << step;
+  };
+  for (const std::int64_t step : {1, 2, 3, 4}) make(step);
+  trace.go_back();
+  for (const std::int64_t step : {2, 3, 4, 5}) make(step);
+  ASSERT_TRUE(told);
+  std::vector<std::string> names;
+  for (const TracedTask& task : tracer.tasks()) names.push_back(task.name);
+  EXPECT_EQ(names, (std::vector<std::string>{kWork[3], kWork[4], kWork[5]}));
+  trace.go_back();  // it is written
+  make(3);
+  EXPECT_FALSE(told);
 }
 
 // A report would mix them.
