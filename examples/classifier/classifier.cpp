@@ -29,7 +29,9 @@
 #include <mica/optim/clip_grad_norm.hpp>
 #include <mica/optim/optimizer.hpp>
 #include <mica/tensor/fetch.hpp>
+#include <mica/tensor/openmp.hpp>
 #include <mica/train/batch_loader.hpp>
+#include <mica/train/thread_count.hpp>
 
 namespace {
 
@@ -123,6 +125,7 @@ ExitCode train_classifier(App& app) {
   const data::TensorDataset training = images.part(0, num_training);
   const data::TensorDataset held_out = images.part(num_training, images.classes.size());
 
+  set_openmp_threads(train::choose_threads(app.world, 0).threads);
   const std::unique_ptr<Pool> pool = make_cpu_pool();
   const std::unique_ptr<Kernels> kernels = make_cpu_kernels(*pool);
   Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool);

@@ -123,7 +123,14 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
 void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::Record* record) {
   if (record) ticket_of(*record)->output_dtypes = dtypes_of(ys);
   if (const auto dtype = options_.mixed_precision.output_dtype) {
-    for (Tensor& y : ys) cast(context, y, *dtype);
+    for (Tensor& y : ys) {
+      const bool has_no_value_yet = record && context.loss_in_backward && y && y.dtype() != *dtype && y.shape() == Shape{1};
+      require<ConfigError>(!has_no_value_yet,
+                           "unit {}: output_dtype {} would cast a loss that has its value only after backward (Context::loss_in_backward): "
+                           "leave one of the two out",
+                           name_, dtype_name(*dtype));
+      cast(context, y, *dtype);
+    }
   }
   if (context.recomputing) return;
   observe(PassPoint::outputs, ys);

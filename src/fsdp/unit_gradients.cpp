@@ -2,8 +2,6 @@
 // The gradients of a unit: see [Note: unit storage].
 #include "mica/fsdp/unit_storage.hpp"
 
-#include "side_stream_threads.hpp"
-
 namespace mica::fsdp {
 
 void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
@@ -44,7 +42,7 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   note_written_grads();
   zero_unwritten_grads();
   hide_grads();
-  const OpenMpThreads threads(side_stream_threads(device_mesh_));
+  const OpenMpThreads threads(device_mesh_.side_stream_threads());
   Kernels& kernels = device_mesh_.kernels();
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
   Stream& result_stream = all_reduce_group().num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;

@@ -11,7 +11,6 @@
 #include "mica/nn/init.hpp"
 
 #include "hooked_all_gather.hpp"
-#include "side_stream_threads.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -195,7 +194,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
   }
   if (parts_.is_shared()) return unshard_in_place();
   limiter.make_room();
-  const OpenMpThreads threads(side_stream_threads(device_mesh_));
+  const OpenMpThreads threads(device_mesh_.side_stream_threads());
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   const std::int64_t bytes = layout_->unsharded_numel() * dtype_bytes(dtype);
   StoredTensor whole(device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream),

@@ -69,17 +69,14 @@ Tensors PositionEmbedding::do_forward(Context& context, Tensors xs, Record* reco
 }
 
 void PositionEmbedding::add_cached(Context& context, const Tensor& x, const Tensor& y) const {
+  expect_in_context(context.cache->longest(), context_);
   const Tensor rows = context.make(x.shape(), x.dtype());
   context.kernels.embedding(context.compute, context.cache->positions(), data_of(weight_), {}, rows);
   context.kernels.add(context.compute, x, rows, y);
 }
 
 ConstTensorView PositionEmbedding::rows_for(const Tensor& ids) const {
-  const std::int64_t seq_len = ids.shape().back();
-  require<ConfigError>(seq_len <= context_,
-                       "a sequence of {} tokens does not fit the model's context of {}: lower train.seq_len or raise "
-                       "model.context",
-                       seq_len, context_);
+  expect_in_context(ids.shape().back(), context_);
   return data_of(weight_);
 }
 

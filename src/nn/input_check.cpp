@@ -24,6 +24,13 @@ void expect_ids(const Module& module, const Tensor& x) {
   require<Error>(x.dtype() == DType::i32, "a '{}' takes token ids as int32, got {}", module.type_name(), dtype_name(x.dtype()));
 }
 
+void expect_in_context(std::int64_t tokens, std::int64_t context) {
+  require<ConfigError>(tokens <= context,
+                       "a sequence of {} tokens does not fit the model's context of {}: lower train.seq_len or raise "
+                       "model.context",
+                       tokens, context);
+}
+
 Shape with_last_dim(const Shape& shape, std::int64_t last) {
   std::array<std::int64_t, Shape::kMaxDims> dims{};
   std::ranges::copy(shape.dims(), dims.begin());

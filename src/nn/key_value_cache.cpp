@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/nn/key_value_cache.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace mica::nn {
@@ -14,6 +15,12 @@ void KeyValueCache::begin(std::vector<CachedRow> rows, std::int64_t seq_len, Log
     require<Error>(row.past + seq_len <= capacity_, "{} tokens behind {} do not fit a cache for {}", seq_len, row.past, capacity_);
     for (std::int64_t t = 0; t < seq_len; ++t) positions_.push_back(static_cast<std::int32_t>(row.past + t));
   }
+}
+
+std::int64_t KeyValueCache::longest() const {
+  std::int64_t past = -seq_len_;
+  for (const CachedRow& row : rows_) past = std::max(past, row.past);
+  return past + seq_len_;
 }
 
 Tensor KeyValueCache::positions() const {

@@ -50,9 +50,7 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
     optimizer_.allocate(*unit);
     stream.wait(optimizer_.device_mesh().compute().record());  // which zeroes the state
   }
-  // If streams have threads of their own, the OpenMP threads are compute's: loops on this stream run on one thread.
-  const bool is_threaded = optimizer_.device_mesh().streams().mode == StreamMode::threaded;
-  const OpenMpThreads threads(is_threaded ? 1 : openmp_threads());
+  const OpenMpThreads threads(optimizer_.device_mesh().side_stream_threads());
   const Tensor workspace = optimizer_.allocate_workspace(optimizer_.device_mesh().pool(), stream);
   optimizer_.step_unit(*unit, args_, workspace, stream);
   transaction().enqueued(stream.record());

@@ -19,8 +19,9 @@ void check_openmp_threads() {
   const int most = omp_get_max_active_levels() < 1 ? 1 : omp_get_thread_limit();
   require<ConfigError>(
       wanted <= most,
-      "OpenMP may start {} of {} threads per rank: unset OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS, or set mesh.threads={}", most, wanted,
-      most);
+      "OpenMP may start {} of {} threads per rank: unset OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS, or set mesh.threads={} "
+      "(set_openmp_threads() in a program of your own)",
+      most, wanted, most);
 }
 
 }  // namespace mica

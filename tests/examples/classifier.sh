@@ -62,6 +62,11 @@ run 4 none 20 "$work/no-such-file"
 refused 2 "no-such-file: cannot be read"
 run 3 none 20
 refused 2 "not a multiple"
+usual=$launcher
+launcher="env OMP_NUM_THREADS=2 OMP_THREAD_LIMIT=1 $usual"
+run 2 none 20
+refused 2 "OpenMP may start 1 of 2 threads"
+launcher=$usual
 sed 1d "$digits" >"$work/others"
 run 2 cut 80 "$work/others"
 refused 2 "was trained on"

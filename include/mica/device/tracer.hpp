@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -62,7 +60,6 @@ class Tracer {
   void start();
   /// Waits for all streams. Their errors are reported to the next caller that waits for them.
   void stop();
-  [[nodiscard]] bool is_recording() const { return recording_; }
   /// The tasks that were recorded, without waits and ranges, in the order in which they were enqueued.
   [[nodiscard]] std::vector<TracedTask> tasks() const;
   /// What was recorded, as Chrome's trace event format (JSON).

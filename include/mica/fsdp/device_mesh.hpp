@@ -12,6 +12,7 @@
 #include "mica/core/log.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/tensor/kernels.hpp"
+#include "mica/tensor/openmp.hpp"
 
 namespace mica::fsdp {
 
@@ -69,6 +70,9 @@ class DeviceMesh {
   [[nodiscard]] Kernels& kernels() const { return kernels_; }
   [[nodiscard]] const Streams& streams() const { return *streams_; }
   [[nodiscard]] Stream& compute() const { return *streams_->compute; }
+  /// OpenMP threads for loops on the other streams: 1 if each stream has a host thread of its own, since the OpenMP threads are then
+  /// compute's.
+  [[nodiscard]] int side_stream_threads() const { return streams_->mode == StreamMode::threaded ? 1 : openmp_threads(); }
   /// Where units compute.
   [[nodiscard]] DeviceKind device() const { return compute().device(); }
   /// Whether units on both may belong to one root.

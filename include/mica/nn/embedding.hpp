@@ -36,6 +36,7 @@ class PositionEmbedding final : public Module {
   /// "weight", for an embedding that adds it to its own rows. @throws ConfigError if sequences are longer than the context.
   [[nodiscard]] ConstTensorView rows_for(const Tensor& ids) const;
   /// y = x + the rows of the positions that Context::cache names ([Note: cached forward]). y may be x.
+  /// @throws ConfigError if a position is outside the context.
   void add_cached(Context& context, const Tensor& x, const Tensor& y) const;
   /// After a forward on {x, ids} that made y: saves what backward needs, and sets whether y needs a gradient.
   void keep_ids(Record* record, bool x_needs_grad, const Tensor& ids, Tensor& y) const;

@@ -13,6 +13,8 @@ void expect_inputs(const Module& module, const Tensors& xs, std::size_t count);
 void expect_activation(const Module& module, const Tensor& x, std::int64_t cols, DType dtype);
 /// @throws Error unless x is an i32 tensor (token ids, targets).
 void expect_ids(const Module& module, const Tensor& x);
+/// @throws ConfigError unless sequences of so many tokens fit the model's context.
+void expect_in_context(std::int64_t tokens, std::int64_t context);
 
 /// `shape` with another last dim.
 [[nodiscard]] Shape with_last_dim(const Shape& shape, std::int64_t last);

@@ -40,6 +40,8 @@ class KeyValueCache {
 
   // For modules, in a forward.
   [[nodiscard]] const std::vector<CachedRow>& rows() const { return rows_; }
+  /// Tokens of the longest row's sequence, those of this forward included; 0 without rows.
+  [[nodiscard]] std::int64_t longest() const;
   /// i32 [B, T]
   [[nodiscard]] Tensor positions() const;
   [[nodiscard]] Logits logits() const { return logits_; }

@@ -67,7 +67,8 @@ struct OptimStateDict {
 [[nodiscard]] OptimStateDict optim_state_dict(const Optimizer& optimizer);
 
 /// Loads a local (or full) state, keyed by name or id, into this optimizer's wrapping and mesh. Parameters that the dict lacks, or
-/// whose unit is frozen here, start without state.
+/// whose unit is frozen here, start without state. Of an optimizer that counts no steps (SGD) the dict knows no number of steps:
+/// num_steps() is 1 then, or 0 without momentum.
 /// @throws CheckpointError naming a parameter that is not the optimizer's, an unexpected kind or one that is
 ///         missing, or a wrong size; nothing is changed then. Between passes; the host waits.
 void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict);

@@ -2,6 +2,7 @@
 #include "mica/nn/models/llama.hpp"
 
 #include "mica/nn/input_check.hpp"
+#include "mica/nn/key_value_cache.hpp"
 #include "mica/nn/rms_norm.hpp"
 #include "mica/nn/swiglu.hpp"
 
@@ -65,11 +66,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config) : Sequential("llama_model"), c
 
 Tensors LlamaModel::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  const std::int64_t seq_len = xs[0].shape().back();
-  require<ConfigError>(seq_len <= context_,
-                       "a sequence of {} tokens does not fit the model's context of {}: lower train.seq_len or raise "
-                       "model.context",
-                       seq_len, context_);
+  expect_in_context(context.cache ? context.cache->longest() : xs[0].shape().back(), context_);
   return Sequential::do_forward(context, std::move(xs), record);
 }
 

@@ -39,6 +39,7 @@ class CpuKernels final : public Kernels {
   void enqueue(Stream& s, const char* what, std::span<const Access> accesses, Task task) {
     s.submit(what, accesses, [threads = omp_get_max_threads(), task = std::move(task)] {
       const OpenMpThreads scope(threads);  // a stream's worker has a count of its own
+      if (threads > 1) check_openmp_threads();
       task();
     });
   }

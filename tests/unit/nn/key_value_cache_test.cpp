@@ -157,6 +157,24 @@ TEST_P(KeyValueCacheTest, WhatDoesNotFitIsRefused) {
   EXPECT_THROW((void)run.model->forward(run.rig.context, {run.rig.tokens({1, 2}, kVocab)}, &record), Error);
 }
 
+/// A cache may hold more than the model.
+TEST_P(KeyValueCacheTest, SequencesBeyondTheModelsContextAreRefused) {
+  CachedRun run(GetParam());
+  KeyValueCache cache(1, 2 * kContext);
+  const ScopedValue continued(run.rig.context.cache, &cache);
+  const auto forward_behind = [&](std::int64_t past) {
+    cache.begin({{.slot = 0, .past = past}}, 2, KeyValueCache::Logits::last);
+    (void)run.model->forward(run.rig.context, {run.rig.tokens({1, 2}, kVocab)}, nullptr);
+  };
+  forward_behind(kContext - 2);
+  try {
+    forward_behind(kContext - 1);
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("does not fit the model's context of {}", kContext)));
+  }
+}
+
 /// A rank without rows takes part in a sharded model's forward.
 TEST_P(KeyValueCacheTest, NoRowsGiveNoLogits) {
   CachedRun run(GetParam());

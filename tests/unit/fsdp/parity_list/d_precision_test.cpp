@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D6 (casts of inputs, units of several dtypes, full precision in evaluation) and D9 (the offload tier).
+#include <algorithm>
+
 #include <gmock/gmock.h>
 
+#include "mica/nn/models/gpt2.hpp"
+
 #include "probe_model.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace mica::fsdp::testing {
 namespace {
@@ -117,6 +122,30 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
       });
     }
   }
+}
+
+// D6: a loss that gets its value in backward cannot be cast before.
+TEST(D6Outputs, ALossWithoutAValueIsNotCast) {
+  run_local_ranks(1, [](auto world) {
+    RankRig rig(std::move(world));
+    nn::Gpt2 model({.layers = 1, .heads = 1, .width = 4, .context = 4, .vocab_size = 7});
+    Options options;
+    options.mixed_precision.output_dtype = DType::bf16;
+    fully_shard(model, rig.device_mesh(), options);
+    root_of(model).initialize(1);
+    const Tensor ids = rig.context().make({1, 4}, DType::i32);
+    std::fill_n(static_cast<std::int32_t*>(ids.view().data), 4, 1);
+    nn::Record record;
+    EXPECT_EQ(model.forward(rig.context(), {ids, ids}, &record)[0].dtype(), DType::bf16);
+    root_of(model).abandon_step();
+    rig.context().loss_in_backward = true;
+    nn::Record other;
+    EXPECT_THAT(test::error_of<ConfigError>([&] {
+                  (void)model.forward(rig.context(), {ids, ids}, &other);
+                }),
+                ::testing::HasSubstr("output_dtype bf16 would cast a loss that has its value only after backward"));
+    root_of(model).abandon_step();
+  });
 }
 
 // D6: gradients of a backward in full precision are not downcast, whichever of param_dtype and reduce_dtype is low.
