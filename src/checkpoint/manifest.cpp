@@ -57,8 +57,6 @@ std::int64_t Manifest::num_parameters() const {
   return numel;
 }
 
-std::string Manifest::folder_name() const { return fmt::format("step-{:08}", step); }
-
 Manifest write_manifest(const std::string& checkpoint_folder, const std::string& text) {
   const std::string path = manifest_path(checkpoint_folder);
   Manifest manifest = parse_manifest(text, path);  // never publish a manifest that loading would refuse

@@ -7,6 +7,7 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/rounding.hpp"
 #include "mica/io/json.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/tensor/host_math.hpp"
 
 #include "manifest_trailer.hpp"
@@ -135,14 +136,10 @@ DatasetEntry parse_dataset(const JsonValue& reader, const Manifest& manifest, st
   return dataset;
 }
 
-bool is_bare_name(const std::string& name) {
-  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
-}
-
 FileEntry parse_file(const JsonValue& reader, const Manifest& manifest) {
   FileEntry file;
   file.name = reader["name"].text();
-  if (!is_bare_name(file.name)) reader["name"].fail("is not a file name without a folder");
+  if (!io::is_bare_name(file.name)) reader["name"].fail("is not a file name without a folder");
   file.shard_rank = small_integer(reader["shard_rank"], 0);
   file.bytes = reader["bytes"].integer(0);
   file.rest_crc = crc(reader["rest_crc32c"]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include <fmt/ranges.h>
 
@@ -150,42 +151,19 @@ void Hdf5Dataset::read(void* data, std::int64_t bytes) const {
   check(H5Dread(id_.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dread", where);
 }
 
-Hdf5Id Hdf5Dataset::select(std::span<const std::int64_t> start, std::span<const std::int64_t> count) const {
-  bool fits = start.size() == dims_.size() && count.size() == dims_.size() && !dims_.empty();
-  for (std::size_t d = 0; fits && d < dims_.size(); ++d) {
-    fits = start[d] >= 0 && count[d] >= 0 && start[d] <= dims_[d] && count[d] <= dims_[d] - start[d];
-  }
-  require<Hdf5Error>(fits, "{}: the box at {} with extents {} leaves '{}', whose shape is {}", path_, dims_text(start), dims_text(count),
-                     name_, dims_text(dims_));
-  const Hdf5Where where{path_, name_};
-  Hdf5Id space = own(H5Dget_space(id_.get()), "H5Dget_space", where);
-  check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, to_hsize(start).data(), nullptr, to_hsize(count).data(), nullptr),
-        "H5Sselect_hyperslab", where);
-  return space;
-}
-
-void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, const void* data) {
-  const detail::Hdf5Section section;
-  const Hdf5Where where{path_, name_};
-  const Hdf5Id type = detail::make_type(type_, where);
-  const Hdf5Id space = select(start, count);
-  if (product(count) == 0) return;
-  const Hdf5Id memory = memory_space(product(count), where);
-  check(H5Dwrite(id_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, data), "H5Dwrite", where);
-}
-
-void Hdf5Dataset::read_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* data) const {
-  const detail::Hdf5Section section;
-  const Hdf5Where where{path_, name_};
-  const Hdf5Id type = detail::make_type(type_, where);
-  const Hdf5Id space = select(start, count);
-  if (product(count) == 0) return;
-  const Hdf5Id memory = memory_space(product(count), where);
-  check(H5Dread(id_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, data), "H5Dread", where);
-}
-
 void Hdf5Dataset::write_range(std::int64_t begin, std::int64_t count, const void* data) {
-  write_box(std::array{begin}, std::array{count}, data);
+  const detail::Hdf5Section section;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id type = detail::make_type(type_, where);
+  const bool fits = dims_.size() == 1 && begin >= 0 && count >= 0 && begin <= dims_[0] && count <= dims_[0] - begin;
+  require<Hdf5Error>(fits, "{}: elements {} to {} leave '{}', whose shape is {}", path_, begin, begin + count, name_, dims_text(dims_));
+  if (count == 0) return;
+  const Hdf5Id space = own(H5Dget_space(id_.get()), "H5Dget_space", where);
+  const std::array<std::int64_t, 1> start{begin}, extent{count};
+  check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, to_hsize(start).data(), nullptr, to_hsize(extent).data(), nullptr),
+        "H5Sselect_hyperslab", where);
+  const Hdf5Id memory = memory_space(count, where);
+  check(H5Dwrite(id_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, data), "H5Dwrite", where);
 }
 
 }  // namespace mica::io

@@ -33,6 +33,10 @@ std::string why_no(fs::file_type wanted, std::string_view name, const std::strin
 std::string why_no_file(const std::string& path) { return why_no(fs::file_type::regular, "file", path); }
 std::string why_no_folder(const std::string& path) { return why_no(fs::file_type::directory, "folder", path); }
 
+bool is_bare_name(const std::string& name) {
+  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
+}
+
 bool lead_to_one_place(const std::string& a, const std::string& b) {
   std::error_code error;
   const bool is_one = fs::equivalent(a, b, error);

@@ -148,8 +148,6 @@ struct Manifest {
   [[nodiscard]] std::int64_t total_bytes() const;
   /// Elements of parameters, without buffers.
   [[nodiscard]] std::int64_t num_parameters() const;
-  /// "step-00000500"
-  [[nodiscard]] std::string folder_name() const;
 };
 
 /// The text of the file: JSON with its own checksum in the last line.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,15 +57,10 @@ class Hdf5Dataset {
   void read(void* data, std::int64_t bytes) const;
   /// Elements [begin, begin + count) of a 1-D dataset. @throws Hdf5Error if the range is not inside the dataset.
   void write_range(std::int64_t begin, std::int64_t count, const void* data);
-  /// The box with corner `start` and extents `count`, one of each per dimension; data is row-major and dense.
-  void write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, const void* data);
-  void read_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* data) const;
 
  private:
   friend class Hdf5File;
   Hdf5Dataset(Hdf5Id id, std::string path, std::string name);
-  /// A dataspace with the box selected, checked against dims().
-  [[nodiscard]] Hdf5Id select(std::span<const std::int64_t> start, std::span<const std::int64_t> count) const;
   void check_bytes(std::int64_t bytes) const;
 
   Hdf5Id id_;

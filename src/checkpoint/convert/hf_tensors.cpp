@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/path_check.hpp"
 #include "mica/io/quoted_name.hpp"
 
 namespace mica::checkpoint {
@@ -15,10 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::int64_t kMaxIndexBytes = 16 << 20;  // some 100,000 tensors
 constexpr std::string_view kHead = "lm_head.weight";
-
-bool is_name_in_same_folder(const std::string& name) {
-  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
-}
 
 }  // namespace
 
@@ -79,7 +76,7 @@ void HfTensors::read_index(const std::string& path) {
   std::set<std::string> names;
   index["weight_map"].for_each_key([&](const std::string& tensor, const io::JsonValue& file) {
     const std::string name = file.text();
-    if (!is_name_in_same_folder(name)) file.fail_expecting("the name of a file in the same folder");
+    if (!io::is_bare_name(name)) file.fail_expecting("the name of a file in the same folder");
     weight_map[tensor] = name;
     names.insert(name);
   });

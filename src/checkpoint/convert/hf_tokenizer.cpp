@@ -119,7 +119,8 @@ HfTokenizer read_hf_tokenizer(const std::string& folder) {
                          kMaxTokenizerBytes);
     tokenizer.files[std::string(name)] = read_tokenizer_file(path);
   }
-  if (tokenizer.token_ids.empty()) tokenizer.token_ids = ids_of_files(tokenizer);
+  const bool has_ids = std::ranges::any_of(tokenizer.token_ids, [](const auto& each) { return !each.second.empty(); });  // else null
+  if (!has_ids) tokenizer.token_ids = ids_of_files(tokenizer);
   return tokenizer;
 }
 

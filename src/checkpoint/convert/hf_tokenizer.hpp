@@ -7,8 +7,8 @@
 
 namespace mica::checkpoint {
 
-/// Reads token ids and tokenizer files of a Hugging Face folder; missing ones are left out. Ids that config.json lacks come from the
-/// tokenizer's own files.
+/// Reads token ids and tokenizer files of a Hugging Face folder; missing ones are left out. If config.json has no id, they
+/// come from the tokenizer's own files.
 /// @throws ConfigError: an invalid id, files larger than any tokenizer's; CheckpointError, IoError
 [[nodiscard]] HfTokenizer read_hf_tokenizer(const std::string& folder);
 

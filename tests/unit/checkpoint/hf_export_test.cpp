@@ -347,6 +347,8 @@ TEST(HfExport, ATokenizerWithoutAConfigTellsItsSpecialTokensItself) {
   EXPECT_EQ(ids_with("; eos_token_id 59999; pad_token_id 3\n"), (Ids{{"eos_token_id", 59999}, {"pad_token_id", 3}}));
   write("config.json", "{}");
   EXPECT_EQ(ids_with("; eos_token_id 59999; pad_token_id 3\n"), (Ids{{"eos_token_id", 59999}, {"pad_token_id", 3}}));
+  write("config.json", R"({"bos_token_id": null, "eos_token_id": null})");  // as Mica exports a model without a tokenizer
+  EXPECT_EQ(ids_with("; eos_token_id 59999; pad_token_id 3\n"), (Ids{{"eos_token_id", 59999}, {"pad_token_id", 3}}));
   write("config.json", R"({"eos_token_id": 7})");
   EXPECT_EQ(ids_with("; eos_token_id 7\n"), (Ids{{"eos_token_id", 7}}));
   fs::remove(source + "/config.json");
