@@ -6,10 +6,10 @@ import re
 from . import config_keys, documents, name_of
 from .blocks import blocks_of
 from .references import outside_blocks
-from .shell import Checker
+from .shell import PROGRAMS, Checker
 
 # What begins a command, in prose.
-CALL = (r"(\$bin/|build/\w+/bin/)?mica-(train|tokenize|inspect|convert|bench)( |$)|(mpirun|mpiexec|srun|sbatch|cmake) "
+CALL = (rf"(\$bin/|build/\w+/bin/)?({'|'.join(PROGRAMS)})( |$)|(mpirun|mpiexec|srun|sbatch|cmake) "
         r"|scripts/[\w/-]+\.(sh|py)( |$)")
 
 

@@ -42,6 +42,7 @@ PROGRAMS = {
 }
 SUBCOMMANDS = {"mica-convert": "has no subcommand", "mica-bench": "has no benchmark"}
 EVERYWHERE = {"help", "version"}
+WITH_KEYS = {"mica-train", "mica-plan", "mica-bench"}  # of the config, as flags
 PLACEHOLDER = re.compile(r"[A-Z_]{2,}|\.\.\.|<|>|\[|\]|\*")
 
 
@@ -170,7 +171,7 @@ class Checker:
         if program in SUBCOMMANDS and words and not words[0].startswith("-") and not PLACEHOLDER.search(words[0]):
             if f'"{words[0]}"' not in text:
                 errors.append(f"{program} {SUBCOMMANDS[program]} {words[0]}")
-        return errors + (self.errors_of_keys(words) if program == "mica-train" else [])
+        return errors + (self.errors_of_keys(words) if program in WITH_KEYS else [])
 
     def errors_of_script(self, script, words, runs):
         path = ROOT / script.removeprefix("./")

@@ -73,7 +73,7 @@ struct Traffic {
   double in_node = 0, network = 0;  ///< bytes through a rank's link inside the node, and through its node's network
 };
 
-Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node) {
+Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node, bool is_gpu) {
   const double n = group.num_ranks, full = static_cast<double>(bytes);
   // The node's other ranks are in other groups of the same shape.
   const double groups_on_node = std::max(1.0, static_cast<double>(ranks_per_node) / group.ranks_on_node);
@@ -86,7 +86,10 @@ Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group,
   const double ways = kind == Collective::all_reduce ? 2 : 1;
   const double through = ways * full * (n - 1) / n;
   if (group.ranks_on_node > 1) traffic.in_node = through;
-  if (group.num_nodes > 1) traffic.network = through * groups_on_node;
+  // NCCL's ring passes every other rank's block on to the next node. On CPUs a node's ranks send their part of the whole to it once
+  // ([Note: collectives by node]).
+  const double parts = is_gpu ? n : group.num_nodes;
+  if (group.num_nodes > 1) traffic.network = ways * full * (parts - 1) / parts * groups_on_node;
   return traffic;
 }
 
@@ -101,7 +104,7 @@ double product_seconds(const ProductShape& p, const Hardware& hardware, bool tf3
 
 double collective_seconds(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node, const Hardware& hardware) {
   if (group.num_ranks == 1) return 0;
-  const Traffic traffic = traffic_of(kind, bytes, group, ranks_per_node);
+  const Traffic traffic = traffic_of(kind, bytes, group, ranks_per_node, hardware.is_gpu);
   const double network = hardware.network_gbps * hardware.network_efficiency * kGiga / 8;
   const double moving = std::max(traffic.in_node / (hardware.in_node_gb_s * kGiga), traffic.network / network);
   const int nodes = group.num_nodes, ways = kind == Collective::all_reduce ? 2 : 1;
@@ -161,7 +164,7 @@ std::vector<SimOp> sim_ops(const StepRecord& record, const Hardware& hardware, c
   return ops;
 }
 
-StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node) {
+StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node, bool is_gpu) {
   StepTotals totals;
   int at = 0;
   for (const RecordedOp& op : record.ops) {
@@ -181,7 +184,7 @@ StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node) {
       if (op.is_backward) totals.model_attention_flops += op.attention_flops / 5 * 12;
     } else if (op.kind == RecordedOp::Kind::collective) {
       ++totals.num_collectives;
-      const Traffic traffic = traffic_of(op.collective, op.bytes, op.group, ranks_per_node);
+      const Traffic traffic = traffic_of(op.collective, op.bytes, op.group, ranks_per_node, is_gpu);
       totals.sent_in_node += traffic.in_node;
       totals.sent_to_network += traffic.network / ranks_per_node;
     }

@@ -113,10 +113,15 @@ class RunState {
   std::string val_, waits_;
 };
 
-/// The lock's text, which changes with each heartbeat; empty: no job owns the folder.
-std::string lock_text(const std::string& folder) {
-  std::ifstream file(folder + "/run.lock");
-  return {std::istreambuf_iterator<char>(file), {}};
+/// The lock's text, which changes with each heartbeat; empty: no job owns the folder. @param before  stands for it while the file system
+/// does not answer
+std::string lock_text(const std::string& folder, const std::string& before) {
+  const std::string path = folder + "/run.lock";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return "";
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return file.bad() || text.empty() ? before : text;
 }
 
 }  // namespace
@@ -135,7 +140,7 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
   const train::StopSignal stop;  // Ctrl-C ends following without an error
   GrowingFile metrics(folder + "/metrics.jsonl");
   RunState state;
-  std::string seen_lock;
+  std::string seen_lock = "not read yet";
   Clock::time_point heard = Clock::now();
   std::string unsaid;  // the newest line of a measurement, of which more rows may follow; not on a terminal
   const auto draw = [&](const std::string& text) {
@@ -152,7 +157,7 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
   };
   for (bool is_first = true;; is_first = false) {
     // Before the rows, so that all rows of a job that has just ended are seen.
-    const std::string lock = lock_text(folder);
+    const std::string lock = lock_text(folder, seen_lock);
     const bool has_died = is_dead(folder);
     bool has_new_step = false;
     const bool is_again = metrics.starts_again();

@@ -14,7 +14,7 @@ namespace mica::launch {
 /// published, nobody knows whether they have reached it: rank 0 only warns, with the host that it cannot reach.
 /// The exchange compares a hash of the program and its MPI library's version.
 /// @returns whether all ranks run the same program and MPI library.  @collective over MPI_COMM_WORLD
-/// @throws ConfigError naming a pair of ranks, hosts, addresses and the interface; on some ranks only
+/// @throws Error naming a pair of ranks, hosts, addresses and the interface; on some ranks only
 [[nodiscard]] bool first_exchange();
 
 /// Call it if first_exchange() returned false. @collective

@@ -44,6 +44,6 @@ struct StepTotals {
   std::int64_t num_kernels = 0, num_collectives = 0;
 };
 /// @param step  the ops between mark `step` and the one before it (0: from the beginning)
-[[nodiscard]] StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node);
+[[nodiscard]] StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node, bool is_gpu);
 
 }  // namespace mica::plan

@@ -138,6 +138,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
     require<ConfigError>(options.steps >= 0, "--steps={}, expected 0 or more", options.steps);
     config = make_config({.model = options.model, .batch = options.batch, .seq = options.seq});
+    config.mesh.device = "cpu";  // the plain side writes from host memory
   });
   const Watchdog::Patience patience(app.watchdog);
   const mpi::Communicator& world = app.world;

@@ -150,7 +150,8 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
     if (options.dtypes != "fp32") dtypes.push_back(DType::bf16);
     if (!options.hardware_out.empty()) check_computing_out(options.hardware_out, app.world, dtypes.size() == 2);
   });
-  const Config config;
+  Config config;
+  config.mesh.device = "cpu";  // whose libraries it compares
   Device device = make_device(app, config);
   const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
   const std::vector<BlasLibrary> found = BlasLibrary::find(device.num_threads);

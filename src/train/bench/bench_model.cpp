@@ -111,8 +111,11 @@ double attention_flops(const Config& config) {
 
 RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
     : path_((std::filesystem::temp_directory_path() / fmt::format("mica-bench-{}-{}.bin", ::getpid(), rank)).string()) {
-  // Enough for two steps, in llm.c's format. The file is mapped, so its pages do not count as the run's own memory.
-  const std::int64_t num_tokens = 2 * config.train.micro_batch * num_ranks * config.train.seq_len + 1;
+  // Enough for two steps, but at most 16 MiB on each rank of a large job, which then reads them again. In llm.c's format. The file is
+  // mapped, so its pages do not count as the run's own memory.
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
+  const std::int64_t of_a_rank = config.train.micro_batch * config.train.seq_len;
+  const std::int64_t num_tokens = std::min(2 * of_a_rank * num_ranks, std::max(kMostTokens, 2 * of_a_rank)) + 1;
   std::mt19937 random(1234);
   constexpr std::size_t kHeader = 256;
   std::vector<std::uint32_t> content(kHeader + static_cast<std::size_t>(num_tokens));

@@ -86,6 +86,7 @@ void bench_model_overhead(App& app, const OverheadOptions& options) {
   Config config;
   app.comm.agree([&] {
     config = make_config(options.run);
+    config.mesh.device = "cpu";  // its tokens are in host memory
     for (const std::string& name : names) static_cast<void>(override_of(name));
   });
   Device device = make_device(app, config);

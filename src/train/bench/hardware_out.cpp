@@ -153,10 +153,13 @@ void write_links(const std::string& path, const mpi::Communicator& world, const 
     Row json = read_file(path);
     // The mean, since a step moves about as many bytes in all-gathers as in reduce-scatters.
     const double seconds = (measured.gather_s + measured.reduce_scatter_s) / 2 - measured.small_gather_s;
-    const double gb_s = static_cast<double>(measured.bytes) * (n - 1) / n / std::max(seconds, 1e-9) / kGiga;
+    // Through a rank's link inside the node: the others' parts. Through the node's: the other nodes'.
+    const bool is_one_node = on_node == world.num_ranks();
+    const double parts = is_one_node ? n : n / on_node;
+    const double gb_s = static_cast<double>(measured.bytes) * (parts - 1) / parts / std::max(seconds, 1e-9) / kGiga;
     const std::string source_text = fmt::format("measured by mica-bench comm on {} ranks, {} per node", world.num_ranks(), on_node);
     Row& protocol = json["protocols"][0];
-    if (on_node == world.num_ranks()) {
+    if (is_one_node) {
       json["in_node_gb_s"] = gb_s;
       json["sources"]["in_node_gb_s"] = source_text;
       protocol["base_us"] = measured.small_gather_s * 1e6;

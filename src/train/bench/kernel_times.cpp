@@ -112,7 +112,7 @@ StepTimes time_kernels(const App& app, BenchRun& run, const Config& config, std:
   }
   FastestLibrary libraries(app.world, run.device.num_threads, operands);
   for (const ProductShape& product : products) {
-    const double seconds = libraries.best(product).seconds;
+    const double seconds = libraries.least_seconds(product);
     KernelTime& kernel = kernels[product.task];
     kernel.flops += flops_of({product});
     kernel.product_seconds += seconds;

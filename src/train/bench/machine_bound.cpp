@@ -137,9 +137,9 @@ struct FastestLibrary::Impl {
   std::vector<BlasLibrary> blas;
   std::set<std::string> common;
   std::int64_t operand_bytes;
-  std::map<decltype(key_of({})), BestProduct> known;
+  std::map<decltype(key_of({})), double> known;  // least_seconds()
 
-  [[nodiscard]] BestProduct measure(const ProductShape& shape) const {
+  [[nodiscard]] double measure(const ProductShape& shape) const {
     struct Library {
       std::string name;
       std::function<Run(const ProductShape&)> make;
@@ -164,7 +164,7 @@ struct FastestLibrary::Impl {
       return measure(in_f32);
     }
     Operands operands(sizes_of(shape), operand_bytes);
-    std::optional<BestProduct> best;
+    double least = std::numeric_limits<double>::infinity();
     for (const Library& library : libraries) {
       std::vector<std::int64_t> all_rows{shape.m};
       // A weight gradient's sum over the tokens cannot be cut without adding up the parts.
@@ -172,11 +172,10 @@ struct FastestLibrary::Impl {
         std::ranges::copy_if(kChunks, std::back_inserter(all_rows), [&](std::int64_t rows) { return rows < shape.m; });
       for (const std::int64_t rows : all_rows) {
         const Run run = in_chunks(shape, rows, library.make);
-        const double seconds = median_call(world, kSecondsPerContender, [&] { run(operands.next()); });
-        if (!best || seconds < best->seconds) best = {seconds, library.name, rows};
+        least = std::min(least, median_call(world, kSecondsPerContender, [&] { run(operands.next()); }));
       }
     }
-    return *best;
+    return least;
   }
 };
 
@@ -186,7 +185,7 @@ FastestLibrary::FastestLibrary(const mpi::Communicator& world, int num_threads, 
 }
 FastestLibrary::~FastestLibrary() = default;
 
-const BestProduct& FastestLibrary::best(const ProductShape& shape) {
+double FastestLibrary::least_seconds(const ProductShape& shape) {
   const auto known = impl_->known.find(key_of(shape));
   if (known != impl_->known.end()) return known->second;
   return impl_->known.emplace(key_of(shape), impl_->measure(shape)).first->second;
@@ -194,7 +193,7 @@ const BestProduct& FastestLibrary::best(const ProductShape& shape) {
 
 MachineBound machine_bound(FastestLibrary& libraries, const std::vector<ProductShape>& products, double attention_flops) {
   MachineBound bound{.flops = flops_of(products)};
-  for (const ProductShape& p : products) bound.seconds += libraries.best(p).seconds;
+  for (const ProductShape& p : products) bound.seconds += libraries.least_seconds(p);
   bound.seconds *= 1 + attention_flops / bound.flops;
   bound.flops += attention_flops;
   return bound;

@@ -17,13 +17,6 @@ namespace mica::train::bench {
 /// @param recorded  of one step with one micro-batch   @param tokens  of a rank
 [[nodiscard]] std::vector<ProductShape> model_products(const std::vector<ProductShape>& recorded, std::int64_t tokens);
 
-/// The best rate at which a library present on this machine computes a product.
-struct BestProduct {
-  double seconds = 0;  ///< of the slowest rank
-  std::string library;
-  std::int64_t rows = 0;  ///< at a time: of C for a product with weights; all of them otherwise
-};
-
 /// Bytes of operands to take turns with, so that they are as cold as in a step that needs `step_bytes` of memory.
 [[nodiscard]] std::int64_t operand_bytes(std::int64_t step_bytes);
 
@@ -36,8 +29,9 @@ class FastestLibrary {
   FastestLibrary(const FastestLibrary&) = delete;
   FastestLibrary& operator=(const FastestLibrary&) = delete;
 
-  /// bf16 where no library has it: in f32, as Mica's kernels then compute.
-  [[nodiscard]] const BestProduct& best(const ProductShape& shape);
+  /// For a product, on the slowest rank, with the library and the chunks that are fastest. bf16 where no library has it: in f32, as
+  /// Mica's kernels then compute.
+  [[nodiscard]] double least_seconds(const ProductShape& shape);
 
  private:
   struct Impl;

@@ -103,7 +103,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
   if (cluster.software) f.software = cluster.software->name;
   if (!h.is_gpu) f.resident = dry.memory.reserved_peak + dry.offload_reserved + kProcessBytes;
   f.shard_size = dry.shard_size;
-  f.totals = plan::totals_of(dry.record, static_cast<int>(steps.size()) - 1, std::min(cluster.ranks_per_node, cluster.num_ranks));
+  f.totals = plan::totals_of(dry.record, static_cast<int>(steps.size()) - 1, std::min(cluster.ranks_per_node, cluster.num_ranks), h.is_gpu);
   f.step = steps.back();
   const auto tokens = static_cast<double>(f.tokens_per_step());
   const double model_flops = 6 * static_cast<double>(f.num_parameters) * tokens + f.totals.model_attention_flops;

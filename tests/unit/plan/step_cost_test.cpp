@@ -144,10 +144,14 @@ TEST(StepCost, CollectivesInsideANode) {
 }
 
 TEST(StepCost, CollectivesOverNodes) {
-  const Hardware h = round_hardware();
+  Hardware h = round_hardware();
   // All 8 ranks of 2 nodes of 4: 700 MB cross each node's 10 GB/s once; 6 steps inside, 1 between.
   const GroupShape all{.num_ranks = 8, .num_nodes = 2, .ranks_on_node = 4};
   EXPECT_DOUBLE_EQ(collective_seconds(Collective::all_gather, 800'000'000, all, 4, h), 70e-3 + 10e-6 + 6e-6 + 5e-6);
+  h.is_gpu = false;  // a node's ranks send their half of the bytes once
+  EXPECT_DOUBLE_EQ(collective_seconds(Collective::all_gather, 800'000'000, all, 4, h), 40e-3 + 10e-6 + 6e-6 + 5e-6);
+  EXPECT_DOUBLE_EQ(collective_seconds(Collective::all_reduce, 800'000'000, all, 4, h), 80e-3 + 10e-6 + 2 * (6e-6 + 5e-6));
+  h.is_gpu = true;
   // A replicate axis of one rank a node: four such groups share the node's network. 2 x 400 MB each, 4 times.
   const GroupShape replicas{.num_ranks = 2, .num_nodes = 2, .ranks_on_node = 1};
   EXPECT_DOUBLE_EQ(collective_seconds(Collective::all_reduce, 800'000'000, replicas, 4, h), 0.32 + 10e-6 + 2 * 5e-6);
@@ -177,14 +181,15 @@ TEST(StepCost, TotalsAreOfOneStep) {
                  .collective = Collective::all_gather,
                  .group = {.num_ranks = 4, .num_nodes = 2, .ranks_on_node = 2}},
                 {.kind = RecordedOp::Kind::mark}};
-  const StepTotals totals = totals_of(record, 1, 2);
+  const StepTotals totals = totals_of(record, 1, 2, /*is_gpu=*/false);
   EXPECT_DOUBLE_EQ(totals.product_flops, 120);
   EXPECT_DOUBLE_EQ(totals.attention_flops, 70);
   EXPECT_DOUBLE_EQ(totals.recomputed_flops, 80);
   EXPECT_DOUBLE_EQ(totals.model_attention_flops, 120);
   EXPECT_DOUBLE_EQ(totals.kernel_bytes, 15);
   EXPECT_DOUBLE_EQ(totals.sent_in_node, 60);
-  EXPECT_DOUBLE_EQ(totals.sent_to_network, 30);
+  EXPECT_DOUBLE_EQ(totals.sent_to_network, 20);
+  EXPECT_DOUBLE_EQ(totals_of(record, 1, 2, /*is_gpu=*/true).sent_to_network, 30);
   EXPECT_EQ(totals.num_kernels, 3);
   EXPECT_EQ(totals.num_collectives, 1);
 }

@@ -176,6 +176,15 @@ TEST_F(Follow, AJobThatIsSilentIsGone) {
 }
 
 // On the job's host its process is looked at: nobody waits for a heartbeat.
+// Its job may be training all the same.
+TEST_F(Follow, ALockThatCannotBeReadIsNoEnd) {
+  add_step(40);
+  std::filesystem::create_symlink("run.lock", folder_ / "run.lock");  // a loop
+  std::ostringstream out;
+  const FollowOptions options{.interval = milliseconds(5), .silent_after = std::chrono::seconds(0)};
+  EXPECT_THAT(error_of<Error>([&] { static_cast<void>(follow_run(folder_.path(), out, options)); }), HasSubstr("has been silent for 0 s"));
+}
+
 TEST_F(Follow, AJobOfThisHostThatWasKilledIsAFailure) {
   add_step(7);
   const pid_t job = ::fork();
