@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <dlfcn.h>
 
@@ -33,14 +34,19 @@ std::string library_folder() {
   return file.substr(0, file.rfind('/'));
 }
 
-/// Open MPI's parameter files, as it lists them, with commas: the user's, and those of the places where it may be installed.
-std::string parameter_files() {
-  if (const char* chosen = std::getenv("OMPI_MCA_mca_base_param_files")) return chosen;
-  const std::string name = "/openmpi-mca-params.conf";
-  std::string files = library_folder() + "/../etc" + name;
-  for (const char* folder : {"/etc/openmpi", "/etc/openmpi-x86_64"}) files += "," + (folder + name);  // Debian's and Red Hat's
-  if (const char* prefix = std::getenv("OPAL_PREFIX")) files += std::string(",") + prefix + "/etc" + name;
-  if (const char* home = std::getenv("HOME")) files += std::string(",") + home + "/.openmpi/mca-params.conf";
+/// Open MPI's parameter files: the user's, and those of the places where it may be installed.
+std::vector<std::string> parameter_files() {
+  std::vector<std::string> files;
+  if (const char* chosen = std::getenv("OMPI_MCA_mca_base_param_files")) {
+    std::istringstream names(chosen);
+    for (std::string path; std::getline(names, path, ',');) files.push_back(path);
+    return files;
+  }
+  for (const std::string& folder : {library_folder() + "/../etc", std::string("/etc/openmpi"), std::string("/etc/openmpi-x86_64")}) {
+    files.push_back(folder + "/openmpi-mca-params.conf");  // the second is Debian's, the third Red Hat's
+  }
+  if (const char* prefix = std::getenv("OPAL_PREFIX")) files.push_back(std::string(prefix) + "/etc/openmpi-mca-params.conf");
+  if (const char* home = std::getenv("HOME")) files.push_back(std::string(home) + "/.openmpi/mca-params.conf");
   return files;
 }
 
@@ -71,8 +77,7 @@ bool is_transport_chosen(std::istream& file) {
 /// the BTLs: those that somebody has chosen may not reach a rank of the node.
 bool is_transport_chosen() {
   if (std::getenv(kPml) != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return true;
-  std::istringstream files(parameter_files());
-  for (std::string path; std::getline(files, path, ',');) {
+  for (const std::string& path : parameter_files()) {
     std::ifstream file(path);
     if (is_transport_chosen(file)) return true;
   }
