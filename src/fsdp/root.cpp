@@ -19,8 +19,9 @@ Root::Root(Unit& unit)
   for (UnitClaim::Member& member : claim.members) {
     storages.push_back(member.parameters.empty()
                            ? nullptr
-                           : std::make_unique<UnitStorage>(member.name, std::move(member.parameters), member.unit->device_mesh(),
-                                                           member.unit->options(), options_));
+                           : std::make_unique<UnitStorage>(
+                                 member.name, std::move(member.parameters), member.unit->device_mesh(), member.unit->options(), options_,
+                                 /*keeps_for_backward=*/member.unit == &unit || !reshards_after_forward(member.unit->options().strategy)));
   }
   for (const UnitClaim::Buffer& each : claim.buffers) buffers_.add(each.full_name, *each.buffer, each.dtype);
   // From here on nothing can fail.

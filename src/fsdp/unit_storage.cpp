@@ -61,13 +61,14 @@ std::string_view shard_state_name(ShardState state) {
 }
 
 UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options,
-                         const RootOptions& of_root)
+                         const RootOptions& of_root, bool keeps_for_backward)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       device_mesh_(device_mesh),
       param_dtype_(options.param_dtype()),
       reduce_dtype_(options.reduce_dtype()),
       can_share_masters_(options.can_share_masters()),
+      can_share_casts_(keeps_for_backward && options.can_share_casts()),
       keeps_low_precision_grads_(options.mixed_precision.keep_low_precision_grads),
       use_orig_params_(of_root.use_orig_params),
       has_grads_(parameters_.size(), false),
@@ -90,6 +91,7 @@ UnitStorage::~UnitStorage() {
   for (Stream* stream : device_mesh_.streams().all()) {
     const Event last_use = stream->record();
     for (StoredTensor* each : {&master_, &unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->used_until(last_use);
+    if (parts_.memory) parts_.memory.used_until(last_use);
   }
   drop_arrays();
 }
@@ -100,8 +102,16 @@ bool UnitStorage::is_trainable() const {
 
 // --- the master ----------------------------------------------------------------------------------------------------
 
-bool UnitStorage::shares_masters() const {
-  return can_share_masters_ && layout_->shard_size() > 1 && layout_->shard_numel() > 0 && device_mesh_.mesh().shard().shares_memory();
+bool UnitStorage::is_group_sharing() const {
+  return layout_->shard_size() > 1 && layout_->shard_numel() > 0 && device_mesh_.mesh().shard().shares_memory();
+}
+
+bool UnitStorage::shares_masters() const { return can_share_masters_ && is_group_sharing(); }
+
+bool UnitStorage::shares_casts() const { return can_share_casts_ && is_group_sharing(); }
+
+std::int64_t UnitStorage::shared_bytes() const {
+  return shares_masters() || shares_casts() ? layout_->shard_numel() * dtype_bytes(param_dtype_) : 0;
 }
 
 void UnitStorage::allocate_master() {
@@ -111,9 +121,10 @@ void UnitStorage::allocate_master() {
   if (shares_masters()) {
     parts_ = group.allocate_parts(master_pool(), numel, DType::f32, MemoryRole::sharded_param, compute);
     master_ = {std::move(parts_.memory), numel, DType::f32};
-  } else {
-    master_ = {group.allocate(master_pool(), numel * dtype_bytes(DType::f32), MemoryRole::sharded_param, compute), numel, DType::f32};
+    return;
   }
+  if (shares_casts()) parts_ = group.allocate_parts(device_mesh_.pool(), numel, param_dtype_, MemoryRole::unsharded_param, compute);
+  master_ = {group.allocate(master_pool(), numel * dtype_bytes(DType::f32), MemoryRole::sharded_param, compute), numel, DType::f32};
 }
 
 void UnitStorage::initialize_to_zeros() {
@@ -141,7 +152,7 @@ TensorView UnitStorage::write_master(Stream& s) const {
   require(!is_unsharded() || aliases_master(unsharded_.dtype()),
           "the sharded parameters of unit {} cannot be written while it is unsharded: reshard it first", name_);
   // Before an epoch's first round there are no readers to wait for.
-  if (parts_.is_shared() && last_round() != begin_of_epoch(device_mesh_)) {
+  if (shares_masters() && last_round() != begin_of_epoch(device_mesh_)) {
     // The group whose other collectives are on that stream.
     ProcessGroup& group = &s == device_mesh_.streams().post_backward.get() ? device_mesh_.reduce_group()
                           : &s == device_mesh_.streams().all_reduce.get()  ? all_reduce_group()
@@ -154,7 +165,7 @@ TensorView UnitStorage::write_master(Stream& s) const {
 TensorView UnitStorage::write_master() const {
   Stream& compute = device_mesh_.compute();
   const TensorView master = write_master(compute);
-  if (parts_.is_shared()) compute.record().wait_on_host();
+  if (shares_masters()) compute.record().wait_on_host();
   return master;
 }
 
@@ -192,7 +203,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
     unsharded_ = StoredTensor(master_.view());
     return;
   }
-  if (parts_.is_shared()) return unshard_in_place();
+  if (parts_.is_shared() && parts_.whole.dtype == dtype) return unshard_in_place();
   limiter.make_room();
   const OpenMpThreads threads(device_mesh_.side_stream_threads());
   Stream& unshard_stream = *device_mesh_.streams().unshard;
@@ -213,12 +224,22 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
 
 void UnitStorage::unshard_in_place() {
   Stream& unshard_stream = *device_mesh_.streams().unshard;
+  if (shares_casts()) cast_own_part(unshard_stream);
   round_ = last_round() + 1;
   parts_.publish(unshard_stream, round_);
   device_mesh_.unshard_group().wait_for_written(unshard_stream, name_.c_str(), parts_, round_);
   StoredTensor whole(parts_.whole);
   whole.written_on(unshard_stream);
   unsharded_ = std::move(whole);
+}
+
+void UnitStorage::cast_own_part(Stream& s) {
+  const OpenMpThreads threads(device_mesh_.side_stream_threads());
+  if (last_round() != begin_of_epoch(device_mesh_)) {
+    device_mesh_.unshard_group().wait_for_released(s, name_.c_str(), parts_, last_round());
+  }
+  s.wait(cast_last_read_);
+  device_mesh_.kernels().copy(s, master_.view(), parts_.own);
 }
 
 // Storage comes from the process group, which may have memory of its own (shared by a node's ranks, say).
@@ -290,7 +311,10 @@ void UnitStorage::reshard(RateLimiter& limiter) {
   if (!is_exposed_) unsharded_.wait_on(device_mesh_.compute());
   is_exposed_ = false;
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
-  if (parts_.is_shared()) parts_.release(device_mesh_.compute(), round_);
+  if (parts_.is_shared() && unsharded_.dtype() == parts_.whole.dtype) {
+    parts_.release(device_mesh_.compute(), round_);
+    if (shares_casts()) cast_last_read_ = device_mesh_.compute().record();
+  }
   unsharded_.give_to(limiter, device_mesh_.compute());
 }
 

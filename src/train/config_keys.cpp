@@ -186,11 +186,12 @@ std::vector<ConfigKey> make_keys() {
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "device to train on; auto: GPUs if every rank has one, the CPU if none has; refused if only some have"),
-      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
-             "backend of collectives. mpi: on CPUs; shared: mpi, and the ranks of a node keep their fp32 masters in shared memory "
-             "(/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl: on GPUs, one GPU per "
-             "rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: on GPUs nccl; on CPUs "
-             "shared where shard groups lie inside nodes and /dev/shm has room, else mpi"),
+      choice(
+          "mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
+          "backend of collectives. mpi: on CPUs; shared: mpi, and in place of all-gathers the ranks of a node keep parameters once, in "
+          "shared memory (/dev/shm): of fp32 all, of bf16 and fp16 those that stay from forward to backward (the root unit's, and all "
+          "with fsdp.strategy=shard_grad_op or shard_optim); needs fsdp.sharding=flat; nccl: on GPUs, one GPU per rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: on GPUs nccl; on CPUs "
+          "shared where shard groups lie inside nodes and /dev/shm has room, else mpi"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6,
            "seconds after which an unfinished collective counts as a hang: every rank writes its last operations to RUN/hang, a report "
            "names the rank that the others wait for, and the job ends; also NCCL's timeout for connections and collectives"),

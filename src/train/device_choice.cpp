@@ -36,9 +36,10 @@ Backend backend_from_name(const std::string& name, bool on_gpu) {
   return name == "mpi" ? Backend::mpi : name == "shared" ? Backend::shared : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
-/// Bytes of the fp32 masters that this rank's node holds, and some more for padding.
-std::int64_t master_bytes_on_node(const Config& config, const MeshGeometry& geometry, int ranks_on_node) {
-  const std::int64_t model = make_module(config)->num_parameters() * dtype_bytes(DType::f32);
+/// The most bytes that the ranks of this rank's node would share, with some more for padding: all parameters. (In a 16-bit param_dtype it
+/// may be the root unit's only.)
+std::int64_t shared_bytes_on_node(const Config& config, const MeshGeometry& geometry, int ranks_on_node) {
+  const std::int64_t model = make_module(config)->num_parameters() * dtype_bytes(fsdp_options(config).param_dtype());
   return (model + model / 16) * (ranks_on_node / geometry.shard_size);
 }
 
@@ -49,7 +50,7 @@ void choose_sharing(const Config& config, const mpi::Communicator& world, const 
   std::int64_t bytes = 0;
   make_mpi_comm(world)->agree([&] {
     const MeshGeometry geometry = MeshGeometry::make(places, shard_size_of(config));
-    if (auto_shares_masters(config, geometry, places)) bytes = master_bytes_on_node(config, geometry, node.num_ranks());
+    if (auto_shares_memory(config, geometry, places)) bytes = shared_bytes_on_node(config, geometry, node.num_ranks());
   });
   if (bytes == 0) return;
   const std::string why_not = why_no_shared_memory(node, "mesh.backend = shared", bytes);
@@ -70,10 +71,10 @@ void require_backend_on(bool on_gpu, const std::string& backend) {
                        on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi or shared");
 }
 
-bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places) {
+bool auto_shares_memory(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places) {
   const fsdp::Options options = fsdp_options(config);
-  return options.can_share_masters() && options.strategy != fsdp::Strategy::no_shard && geometry.shard_size > 1 &&
-         !geometry.replica_over_nodes(places);
+  return (options.can_share_masters() || options.can_share_casts()) && options.strategy != fsdp::Strategy::no_shard &&
+         geometry.shard_size > 1 && !geometry.replica_over_nodes(places);
 }
 
 DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world,

@@ -27,9 +27,9 @@ struct DeviceChoice {
 /// @throws ConfigError if mesh.backend does not move the device's memory
 void require_backend_on(bool on_gpu, const std::string& backend);
 
-/// What mesh.backend = auto is on CPUs: `shared` where that has an effect, which needs masters that can be shared and shard groups inside
-/// nodes. Room in /dev/shm is another question. @param places  every rank's, in mesh order
-[[nodiscard]] bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places);
+/// What mesh.backend = auto is on CPUs: `shared` where that has an effect, which needs parameters that can be shared and shard groups
+/// inside nodes. Room in /dev/shm is another question. @param places  every rank's, in mesh order
+[[nodiscard]] bool auto_shares_memory(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places);
 
 /// By mesh.device and mesh.backend: A rank takes a GPU by its local rank among those that it sees. This also works if the launcher shows
 /// each rank only its own GPU.

@@ -41,7 +41,7 @@ void check_gpu_memory(const mpi::Communicator& world, const Config& config, cons
   });
 }
 
-/// For the masters in /dev/shm.
+/// For what is in /dev/shm.
 void check_shared_memory(const mpi::Communicator& world, const mpi::Communicator& node, const StartPlan& start) {
   const std::int64_t needed = node.all_sum(start.shared_bytes);
   make_mpi_comm(world)->agree([&] {
@@ -49,11 +49,12 @@ void check_shared_memory(const mpi::Communicator& world, const mpi::Communicator
     if (statvfs("/dev/shm", &place) != 0 || place.f_blocks == 0) return;  // no limit; an error is reported on use
     const auto unit = static_cast<std::int64_t>(place.f_frsize);
     const auto left = static_cast<std::int64_t>(place.f_bavail) * unit, all = static_cast<std::int64_t>(place.f_blocks) * unit;
-    require<ConfigError>(needed <= left,
-                         "mesh.backend = shared keeps {} ({} bytes) of masters in memory that the {} ranks of a node share, but of the {} "
-                         "of /dev/shm {} ({} bytes) are free: make it larger (a container has an option for it, often --shm-size), or "
-                         "set mesh.backend=mpi",
-                         plan::format_bytes(needed), needed, node.num_ranks(), plan::format_bytes(all), plan::format_bytes(left), left);
+    require<ConfigError>(
+        needed <= left,
+        "mesh.backend = shared keeps {} ({} bytes) of parameters in memory that the {} ranks of a node share, but of the {} "
+        "of /dev/shm {} ({} bytes) are free: make it larger (a container has an option for it, often --shm-size), or "
+        "set mesh.backend=mpi",
+        plan::format_bytes(needed), needed, node.num_ranks(), plan::format_bytes(all), plan::format_bytes(left), left);
   });
 }
 
@@ -64,7 +65,7 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   if (device.gpu) return check_gpu_memory(world, config, device, start);
   const mpi::Communicator node = world.split_node();
   const std::int64_t batches = 2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
-  const std::int64_t tables = page_table_bytes(start.shared_bytes * device.mesh->shard_size());  // each rank maps the masters of its group
+  const std::int64_t tables = page_table_bytes(start.shared_bytes * device.mesh->shard_size());  // each rank maps those of its group
   const std::int64_t mine = start.memory.peak + start.offload_peak + batches + tables;
   const MemoryShare share = tightest_limit(node, mine, memory_limits());
   make_mpi_comm(world)->agree([&] {
@@ -73,9 +74,10 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
                          "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len{}{}",
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
                          plan::format_bytes(share.limit.bytes), memory_keys(config, device),
-                         tables == 0 ? ""
-                                     : fmt::format(", or mesh.backend=mpi: {} of a rank's memory are page tables of masters that it shares",
-                                                   plan::format_bytes(tables)));
+                         tables == 0
+                             ? ""
+                             : fmt::format(", or mesh.backend=mpi: {} of a rank's memory are page tables of parameters that it shares",
+                                           plan::format_bytes(tables)));
   });
   if (device.backend == "shared") check_shared_memory(world, node, start);
 }

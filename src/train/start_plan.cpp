@@ -99,9 +99,9 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   add_figures(start, model, batch, unread_steps(config, batch));
   for (const fsdp::Unit* unit : model.root->units()) {
     const fsdp::UnitStorage* storage = unit->storage();
-    if (storage == nullptr || !storage->shares_masters()) continue;
+    if (storage == nullptr || storage->shared_bytes() == 0) continue;
     ++start.num_sharing_units;
-    start.shared_bytes += storage->layout().shard_numel() * dtype_bytes(DType::f32);
+    start.shared_bytes += storage->shared_bytes();
   }
   return start;
 }

@@ -75,13 +75,12 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
   say(fmt::format("device   {}", device_.describe()));
   if (device_.backend == "shared") {
     const auto num_units = std::ranges::count_if(model_.root->units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
-    say(fmt::format("shared   {} of {} units keep their masters, {} per rank, in memory shared by a node's ranks",
+    say(fmt::format("shared   {} of {} units keep their parameters, {} per rank, in memory shared by a node's ranks",
                     start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes)));
     if (start_plan_.num_sharing_units == 0) {
       logger_.warn(
-          "mesh.backend = shared has no effect here: it needs a strategy that shards over two or more ranks, "
-          "fsdp.param_dtype=fp32, fsdp.sharding=flat, fsdp.cpu_offload=none or gradients, and no number for "
-          "fsdp.reshard_after_forward");
+          "mesh.backend = shared has no effect here: it needs a strategy that shards over two or more ranks, fsdp.sharding=flat, "
+          "fsdp.cpu_offload=none or gradients, and with fsdp.param_dtype=fp32 no number for fsdp.reshard_after_forward");
     }
   }
   if (config_.train.drift_interval > 0 && !fsdp::has_replicas(*model_.root)) {

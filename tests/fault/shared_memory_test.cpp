@@ -103,7 +103,7 @@ TEST_F(SharedMemory, PageTablesCountAsMemoryOfTheNode) {
     const Finished run = test::run(command("large", 2, flags));
     EXPECT_EQ(run.status, 2) << run.output;
     EXPECT_THAT(run.output, ::testing::HasSubstr("this run needs "));
-    const auto says_tables = ::testing::HasSubstr("GiB of a rank's memory are page tables of masters that it shares");
+    const auto says_tables = ::testing::HasSubstr("GiB of a rank's memory are page tables of parameters that it shares");
     if (backend == "shared") {
       EXPECT_THAT(run.output, says_tables);
     } else {
@@ -164,7 +164,7 @@ TEST_F(SharedMemory, AutoSharesWhereThereIsRoomAndSaysWhyNot) {
   flags.emplace_back("--mesh.backend=mpi");
   train("mpi", 2, flags);
   flags.back() = "--mesh.backend=auto";
-  EXPECT_THAT(train("auto", 2, flags), ::testing::HasSubstr("5 of 5 units keep their masters"));
+  EXPECT_THAT(train("auto", 2, flags), ::testing::HasSubstr("5 of 5 units keep their parameters"));
   expect_same("mpi", "auto");
   const Finished small = test::run(in_mount_namespace(kSmallDevShm, command("small", 2, flags)));
   ASSERT_NE(small.status, 99) << "no mount namespace is possible\n" << small.output;
@@ -174,15 +174,27 @@ TEST_F(SharedMemory, AutoSharesWhereThereIsRoomAndSaysWhyNot) {
   expect_same("mpi", "small");
 }
 
+TEST_F(SharedMemory, AutoSharesCastsThatStayForBackward) {
+  for (const auto& [strategy, shared] : {std::pair{"full_shard", "1 of 4 units keep"}, {"shard_grad_op", "4 of 4 units keep"}}) {
+    const std::string name(strategy);
+    std::vector<std::string> flags{"--fsdp.param_dtype=bf16", "--fsdp.strategy=" + name, "--mesh.backend=mpi"};
+    train("mpi_" + name, 2, flags);
+    flags.back() = "--mesh.backend=auto";
+    EXPECT_THAT(train("auto_" + name, 2, flags), ::testing::HasSubstr(shared));
+    expect_same("mpi_" + name, "auto_" + name);
+  }
+}
+
 TEST_F(SharedMemory, AutoSharesNothingWhereThatHasNoEffect) {
-  for (const auto& [ranks, flag] : {std::pair{1, "--train.steps=2"}, {2, "--fsdp.param_dtype=bf16"}, {2, "--fsdp.strategy=no_shard"}}) {
+  for (const auto& [ranks, flag] :
+       {std::pair{1, "--train.steps=2"}, {2, "--fsdp.sharding=per_parameter"}, {2, "--fsdp.strategy=no_shard"}}) {
     EXPECT_THAT(train(flag, ranks, {"--train.steps=2", flag}),
                 ::testing::Not(::testing::AnyOf(::testing::HasSubstr("shared"), ::testing::HasSubstr("backend  "))));
   }
 }
 
 TEST_F(SharedMemory, NothingToShareIsSaid) {
-  EXPECT_THAT(train("bf16", 2, {"--mesh.backend=shared", "--fsdp.param_dtype=bf16", "--train.steps=2"}),
+  EXPECT_THAT(train("cut", 2, {"--mesh.backend=shared", "--fsdp.sharding=per_parameter", "--train.steps=2"}),
               ::testing::AllOf(::testing::HasSubstr("0 of 4 units"), ::testing::HasSubstr("has no effect here")));
   EXPECT_THAT(train("alone", 1, {"--mesh.backend=shared", "--train.steps=2"}), ::testing::HasSubstr("has no effect here"));
 }

@@ -290,10 +290,10 @@ void expect_counts(const StepCounts& counts, const ParityCase& c, int world_size
   const std::int64_t reductions = c.no_sync ? 1 : c.accumulation;
   EXPECT_EQ(counts.num_units, n) << what;
   // In the last micro-batch of a step; strategies that keep parameters keep them through a no_sync step.
-  const bool gathers = sharded && !(c.shares_memory && c.can_share_masters(world_size));
-  EXPECT_EQ(counts.all_gathers_in_forward, gathers && !kept_from_before ? n : 0) << what;
+  const std::int64_t num_gathered = c.num_gathered(n, world_size);
+  EXPECT_EQ(counts.all_gathers_in_forward, kept_from_before ? 0 : num_gathered) << what;
   // The root unit keeps its parameters for the backward that follows; neighbours gather in a group of their own.
-  EXPECT_EQ(counts.all_gathers_in_backward, gathers && !keeps && c.reshard_ranks == 0 ? n - 1 : 0) << what;
+  EXPECT_EQ(counts.all_gathers_in_backward, num_gathered > 0 && !keeps && c.reshard_ranks == 0 ? n - 1 : 0) << what;
   EXPECT_EQ(counts.reduce_scatters, sharded ? n * reductions : 0) << what;
   EXPECT_EQ(counts.all_reduces, world_size > shard_size ? n * reductions : 0) << what;
 }
@@ -363,10 +363,18 @@ std::vector<ParityCase> parity_matrix(int world_size) {
   return mixed;
 }
 
-bool ParityCase::can_share_masters(int world_size) const {
+bool ParityCase::can_share(int world_size) const {
   const int ranks = strategy == fsdp::Strategy::no_shard ? 1 : shard_size == 0 ? world_size : shard_size;
-  return ranks > 1 && param_dtype == DType::f32 && sharding == fsdp::Sharding::flat && cpu_offload != fsdp::CpuOffload::parameters &&
-         reshard_ranks == 0;
+  return ranks > 1 && sharding == fsdp::Sharding::flat && cpu_offload != fsdp::CpuOffload::parameters &&
+         (param_dtype != DType::f32 || reshard_ranks == 0);
+}
+
+std::int64_t ParityCase::num_gathered(std::int64_t num_units, int world_size) const {
+  const int ranks = strategy == fsdp::Strategy::no_shard ? 1 : shard_size == 0 ? world_size : shard_size;
+  if (ranks == 1) return 0;
+  if (!shares_memory || !can_share(world_size)) return num_units;
+  // fp32: nothing is gathered. 16 bits: what stays for backward is not, be it the root unit alone.
+  return param_dtype == DType::f32 || !fsdp::reshards_after_forward(strategy) ? 0 : num_units - 1;
 }
 
 std::string ParityCase::describe() const {

@@ -39,8 +39,10 @@ struct ParityCase {
   bool shares_memory = false;  ///< the world's groups do (whoever makes the world sees to it)
 
   [[nodiscard]] std::string describe() const;
-  /// Whether units' masters can be shared on a world of so many ranks that shares memory.
-  [[nodiscard]] bool can_share_masters(int world_size) const;
+  /// Whether units' masters, or casts of them, can be shared on a world of so many ranks that shares memory.
+  [[nodiscard]] bool can_share(int world_size) const;
+  /// Of so many units on such a world, those that a forward gathers.
+  [[nodiscard]] std::int64_t num_gathered(std::int64_t num_units, int world_size) const;
 };
 
 /// What a run of a few SGD steps gives.

@@ -128,6 +128,10 @@ struct Options {
     return param_dtype() == DType::f32 && sharding == Sharding::flat && cpu_offload != CpuOffload::parameters &&
            reshard_after_forward_ranks == 0;
   }
+  /// The same of casts of them, in a unit that keeps its parameters for backward: [Note: shared casts].
+  [[nodiscard]] bool can_share_casts() const {
+    return param_dtype() != DType::f32 && sharding == Sharding::flat && cpu_offload != CpuOffload::parameters;
+  }
 };
 
 /// How the division by the world size is split before and after the reduction, to keep fp16 in range (docs/parity.md A5). 1:

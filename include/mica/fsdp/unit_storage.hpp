@@ -36,10 +36,12 @@ class HookedAllGather;
 /// S = shard size, P, U = numels of the layout's shard and unsharded arrays, n = ranks of a neighbour group.
 ///   master          [P]   f32         sharded_param        permanent once allocated; shares_masters(): side by side with
 ///                                                          those of the shard group's other ranks
+///   casts           [P]   param_dtype unsharded_param      shares_casts(): permanent, side by side with those of the shard group's
+///                                                          other ranks
 ///   low precision   [P]   param_dtype low_precision_shard  from the cast (or copy from the offload tier) until its all-gather
 ///   gathered        [S*P] param_dtype communication        per-parameter layouts: until it is rearranged
 ///   unsharded       [U]   param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master,
-///                                                          and where masters are shared it IS all of them
+///                                                          and where masters or casts are shared it IS all of them
 ///   post forward    [U/n] param_dtype sharded_param        between reshard_among_neighbours() and the next unshard()
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads() or zero_grad()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
@@ -59,14 +61,22 @@ class HookedAllGather;
 /// than all earlier ones. Between two epochs no rank reads another rank's part: all have abandoned their step, and
 /// DeviceMesh::rebuild() lets no rank continue before all have drained their streams. The group keeps its members.
 /// Modules must only read exposed parameters: they are the masters themselves.
-/// Not shared but gathered: units in another param_dtype (also for full_precision_in_eval), per-parameter layouts, units with
-/// all-gather hooks, masters in the offload tier, units that reshard among neighbours.
+/// Not shared but gathered: per-parameter layouts, units with all-gather hooks, masters in the offload tier, fp32 units that reshard among
+/// neighbours, and units in another param_dtype, but for those of the next note.
+///
+/// [Note: shared casts] A unit in a 16-bit param_dtype that keeps its parameters from forward to backward (the root unit, and every
+/// unit of a strategy that does so) has them at a step's peak. In such a group its ranks hold them once: unshard() waits on the
+/// unshard stream until the others have released the round before, casts this rank's master into its part of an array in
+/// param_dtype, and publishes that. Masters are a rank's own then, and write_master() waits for nobody. Units that are gathered
+/// again in backward come and go, and the most of them are not there at the peak: an array that stays would cost more than it saves.
+/// fp32 forwards of such a unit (full_precision_in_eval) are gathered.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
+  /// @param keeps_for_backward  whether parameters stay unsharded from forward to backward.
   /// @throws ConfigError for options that do not fit these parameters or the mesh.
   UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options,
-              const RootOptions& of_root);
+              const RootOptions& of_root, bool keeps_for_backward);
   ~UnitStorage();
   UnitStorage(const UnitStorage&) = delete;
   UnitStorage& operator=(const UnitStorage&) = delete;
@@ -92,6 +102,10 @@ class UnitStorage {
   /// Whether the masters of the shard group's ranks are side by side in shared memory, so that nothing is gathered.
   /// [Note: shared masters]
   [[nodiscard]] bool shares_masters() const;
+  /// The same of casts of them. [Note: shared casts]
+  [[nodiscard]] bool shares_casts() const;
+  /// Of this rank's masters or casts in shared memory.
+  [[nodiscard]] std::int64_t shared_bytes() const;
   /// The master, for writing on `s` after the work enqueued there so far: the only way to write it. The unit must be resharded first
   /// (Root::reshard()), or the unsharded copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
   /// Where masters are shared, `s` waits until no other rank reads this one any more.
@@ -157,6 +171,8 @@ class UnitStorage {
   /// The last round that this rank has published ([Note: shared masters]).
   [[nodiscard]] std::uint64_t last_round() const;
   void unshard_in_place();
+  void cast_own_part(Stream& s);
+  [[nodiscard]] bool is_group_sharing() const;
   void check_placement() const;
   void drop_arrays();
   void gather_shards(TensorView whole);
@@ -172,7 +188,7 @@ class UnitStorage {
   DeviceMesh& device_mesh_;
   DType param_dtype_;
   DType reduce_dtype_;
-  bool can_share_masters_;
+  bool can_share_masters_, can_share_casts_;
   bool keeps_low_precision_grads_;
   bool use_orig_params_;
   std::vector<bool> has_grads_;  // by parameter
@@ -184,8 +200,9 @@ class UnitStorage {
   std::unique_ptr<HookedAllGather> hooked_;
 
   StoredTensor master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
-  SharedParts parts_;        // all ranks' masters; master_ is this rank's part and owns parts_.memory
+  SharedParts parts_;        // all ranks' masters, of which master_ is this rank's and owns parts_.memory; or their casts
   std::uint64_t round_ = 0;  // [Note: shared masters]
+  Event cast_last_read_;     // on this rank
   bool is_exposed_ = false;  // compute has waited for the parameters
 };
 

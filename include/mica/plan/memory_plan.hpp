@@ -24,7 +24,7 @@ struct MemoryLevel {
 ///   4*K*sum(P_u) from the first step on; unsharded parameters m*S*P_u of the root unit and of the largest sum of up to
 ///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
 ///   one whose storage is kept back so that the gather need not wait for it (0 where masters are shared: each rank counts its
-///   own part of them). Strategies that keep parameters hold all
+///   own part of them; m*P_u all the time for units that share casts). Strategies that keep parameters hold all
 ///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
 ///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
 ///   while it is cast; and the model's activations, workspace and staging on top.

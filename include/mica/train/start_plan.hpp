@@ -13,8 +13,8 @@ struct StartPlan {
   MemoryStats memory;  ///< peaks of the rank's pool
   std::int64_t offload_peak = 0;
   std::vector<plan::CollectiveVolume> volume;  ///< of a step
-  int num_sharing_units = 0;                   ///< units with UnitStorage::shares_masters()
-  std::int64_t shared_bytes = 0;               ///< this rank's part of their masters, included in `memory`
+  int num_sharing_units = 0;                   ///< units with UnitStorage::shared_bytes()
+  std::int64_t shared_bytes = 0;               ///< this rank's part of them, included in `memory`
 };
 
 /// By a dry run of the config on this rank's device. Of a step of many micro-batches only a few are run: all but the first and the last are

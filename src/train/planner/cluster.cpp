@@ -40,7 +40,7 @@ void require_fits(const Config& config, const plan::Hardware& hardware) {
 std::string backend_of(const Config& config, const plan::Hardware& hardware, const std::vector<RankPlace>& places) {
   if (hardware.is_gpu) return "nccl";
   if (config.mesh.backend != "auto") return config.mesh.backend;
-  return auto_shares_masters(config, MeshGeometry::make(places, shard_size_of(config)), places) ? "shared" : "mpi";
+  return auto_shares_memory(config, MeshGeometry::make(places, shard_size_of(config)), places) ? "shared" : "mpi";
 }
 
 /// Peak workspace of the GPU kernels: cuBLASLt's (tensor/cuda/products.cpp), and the logits of the rows that the head computes at a time

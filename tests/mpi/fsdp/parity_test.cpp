@@ -34,8 +34,8 @@ ExpectedCalls expected_calls(const ParityCase& c, const StepCounts& counts, int 
   // unit's reduction, and its end. Three units of each of the two checkpointed blocks also run their forward again in backward.
   const std::int64_t recomputed = c.checkpointed && c.wrap == ParityCase::Wrap::size ? 6 : 0;
   const std::int64_t agreements = world_size == 1 ? 0 : 3 * n + recomputed + (reduces_first ? 1 : 2);
-  const bool is_gathered = shard_size > 1 && !(c.shares_memory && c.can_share_masters(world_size));
-  const std::int64_t gathers = is_gathered ? gathering_rounds * (n + (keeps ? 0 : n - 1)) : 0;
+  const std::int64_t in_forward = c.num_gathered(n, world_size);
+  const std::int64_t gathers = gathering_rounds * (in_forward + (keeps || in_forward == 0 ? 0 : n - 1));
   // The harness itself all-reduces the losses of each step, 28 gradients and 28 parameters.
   const std::int64_t of_harness = world_size == 1 ? 0 : kParitySteps + 2 * 28;
   return {.allgather = kParitySteps * gathers + agreements,
@@ -82,7 +82,7 @@ TEST(Parity, A1_EveryCaseFollowsOnePlainRank) {
     if (is_new) plain->second = run_plain(world_size, c.accumulation, c.param_dtype);
     const ParityRun run = run_counted(c, comm);
     expect_parity(plain->second, run, c);
-    if (c.can_share_masters(world_size) && ++num_sharing % 4 == 1) {
+    if (c.can_share(world_size) && ++num_sharing % 4 == 1) {
       c.shares_memory = true;
       EXPECT_EQ(run_counted(c, comm), run) << c.describe() << ": other bits than with all-gathers";
     }

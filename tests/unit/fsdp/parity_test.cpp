@@ -32,7 +32,7 @@ void run_cases(int world_size, std::size_t num_cases) {
     const ParityRun plain = run_plain(world_size, c.accumulation, c.param_dtype);
     const std::vector<ParityRun> runs = run_case(c, world_size);
     for (const ParityRun& run : runs) expect_parity(plain, run, c);
-    if (c.can_share_masters(world_size)) {
+    if (c.can_share(world_size)) {
       ++num_shared;
       c.shares_memory = true;
       EXPECT_EQ(run_case(c, world_size), runs) << c.describe() << ": other bits than with all-gathers";

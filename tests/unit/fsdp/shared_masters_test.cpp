@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masters that lie side by side in memory that ranks share ([Note: shared masters]). That training gives the bits of all-gathers:
-// parity_test, differential_test; that a step can be given up: abandon_test, tests/unit/optim/fewer_ranks_test.
+// Masters, or casts of them, that lie side by side in memory that ranks share ([Note: shared masters], [Note: shared casts]). That training
+// gives the bits of all-gathers: parity_test, differential_test; that a step can be given up: abandon_test,
+// tests/unit/optim/fewer_ranks_test.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -48,43 +49,62 @@ void meet(RankRig& rig) {
 }
 
 TEST(SharedMasters, WhichUnitsShare) {
+  enum class Shared : std::uint8_t { nothing, masters, casts, casts_of_root };
   struct Case {
     const char* what;
     Options options;
     int shard_size;
-    bool shares;
+    Shared shared;
   };
+  constexpr MixedPrecision kBf16{.param_dtype = DType::bf16};
   const std::vector<Case> cases{
-      {"full_shard", {}, 0, true},
-      {"shard_grad_op", {.strategy = Strategy::shard_grad_op}, 0, true},
-      {"shard_optim", {.strategy = Strategy::shard_optim}, 0, true},
-      {"hybrid pairs", {.strategy = Strategy::hybrid_shard}, 2, true},
-      {"gradients offloaded", {.cpu_offload = CpuOffload::gradients}, 0, true},
-      {"low-precision gradients", {.mixed_precision = {.reduce_dtype = DType::bf16}}, 0, true},
-      {"no_shard", {.strategy = Strategy::no_shard}, 0, false},
-      {"one shard rank", {.strategy = Strategy::hybrid_shard}, 1, false},
-      {"bf16", {.mixed_precision = {.param_dtype = DType::bf16}}, 0, false},
-      {"parameter by parameter", {.sharding = Sharding::per_parameter}, 0, false},
-      {"parameters offloaded", {.cpu_offload = CpuOffload::parameters}, 0, false},
-      {"among neighbours after forward", {.reshard_after_forward_ranks = 2}, 0, false},
+      {"full_shard", {}, 0, Shared::masters},
+      {"shard_grad_op", {.strategy = Strategy::shard_grad_op}, 0, Shared::masters},
+      {"shard_optim", {.strategy = Strategy::shard_optim}, 0, Shared::masters},
+      {"hybrid pairs", {.strategy = Strategy::hybrid_shard}, 2, Shared::masters},
+      {"gradients offloaded", {.cpu_offload = CpuOffload::gradients}, 0, Shared::masters},
+      {"low-precision gradients", {.mixed_precision = {.reduce_dtype = DType::bf16}}, 0, Shared::masters},
+      {"no_shard", {.strategy = Strategy::no_shard}, 0, Shared::nothing},
+      {"one shard rank", {.strategy = Strategy::hybrid_shard}, 1, Shared::nothing},
+      {"parameter by parameter", {.sharding = Sharding::per_parameter}, 0, Shared::nothing},
+      {"parameters offloaded", {.cpu_offload = CpuOffload::parameters}, 0, Shared::nothing},
+      {"among neighbours after forward", {.reshard_after_forward_ranks = 2}, 0, Shared::nothing},
+      {"bf16", {.mixed_precision = kBf16}, 0, Shared::casts_of_root},
+      {"bf16, hybrid pairs", {.strategy = Strategy::hybrid_shard, .mixed_precision = kBf16}, 2, Shared::casts_of_root},
+      {"bf16, among neighbours", {.mixed_precision = kBf16, .reshard_after_forward_ranks = 2}, 0, Shared::casts_of_root},
+      {"bf16, shard_grad_op", {.strategy = Strategy::shard_grad_op, .mixed_precision = kBf16}, 0, Shared::casts},
+      {"bf16, shard_optim", {.strategy = Strategy::shard_optim, .mixed_precision = kBf16}, 0, Shared::casts},
+      {"bf16, hybrid zero2", {.strategy = Strategy::hybrid_shard_zero2, .mixed_precision = kBf16}, 2, Shared::casts},
+      {"bf16, no_shard", {.strategy = Strategy::no_shard, .mixed_precision = kBf16}, 0, Shared::nothing},
+      {"bf16, parameter by parameter", {.mixed_precision = kBf16, .sharding = Sharding::per_parameter}, 0, Shared::nothing},
+      {"bf16, offloaded", {.mixed_precision = kBf16, .cpu_offload = CpuOffload::parameters}, 0, Shared::nothing},
   };
   for (const Case& c : cases) {
     for (const bool shares_memory : {true, false}) {
-      run_local_ranks(
-          4,
-          [&](auto world) {
-            RankRig rig(std::move(world), c.shard_size);
-            TwoSharedUnits two(rig, c.options);
-            for (const Unit* unit : two.root().units()) {
-              EXPECT_EQ(unit->storage()->shares_masters(), c.shares && shares_memory) << c.what << ", unit " << unit->name();
-            }
-            two.train_pass(rig);
-            // Both units in forward, and in backward the one that was resharded.
-            const std::int64_t unshards = reshards_after_forward(c.options.strategy) ? 3 : 2;
-            EXPECT_EQ(rig.device_mesh().unshard_group().counts().of(Collective::wait_for_written), c.shares && shares_memory ? unshards : 0)
-                << c.what;
-          },
-          {.shares_memory = shares_memory});
+      run_local_ranks(4,
+                      [&](auto world) {
+                        RankRig rig(std::move(world), c.shard_size);
+                        TwoSharedUnits two(rig, c.options);
+                        const Shared shared = shares_memory ? c.shared : Shared::nothing;
+                        for (const Unit* unit : two.root().units()) {
+                          const UnitStorage& storage = *unit->storage();
+                          EXPECT_EQ(storage.shares_masters(), shared == Shared::masters) << c.what << ", unit " << unit->name();
+                          const bool casts = shared == Shared::casts || (shared == Shared::casts_of_root && unit != &two.inner());
+                          EXPECT_EQ(storage.shares_casts(), casts) << c.what << ", unit " << unit->name();
+                          const std::int64_t element_bytes = shared == Shared::masters ? 4 : casts ? 2 : 0;
+                          EXPECT_EQ(storage.shared_bytes(), element_bytes * storage.layout().shard_numel())
+                              << c.what << ", unit " << unit->name();
+                        }
+                        two.train_pass(rig);
+                        // Both units in forward, and in backward the one that was resharded.
+                        const std::int64_t unshards = reshards_after_forward(c.options.strategy) ? 3 : 2;
+                        EXPECT_EQ(rig.device_mesh().unshard_group().counts().of(Collective::wait_for_written),
+                                  shared == Shared::nothing         ? 0
+                                  : shared == Shared::casts_of_root ? 1
+                                                                    : unshards)
+                            << c.what;
+                      },
+                      {.shares_memory = shares_memory});
     }
   }
 }
@@ -115,6 +135,62 @@ TEST(SharedMasters, WhatIsUnshardedIsTheMastersThemselves) {
           two.inner().reshard();
           EXPECT_FALSE(weight.data);
           EXPECT_EQ(storage.write_master().data, storage.master().data);
+          meet(rig);
+        },
+        kShares);
+  }
+}
+
+TEST(SharedCasts, WhatIsUnshardedIsTheRanksCasts) {
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    run_local_ranks(
+        3,
+        [mode](auto world) {
+          RankRig rig(std::move(world), 0, {}, mode);
+          TwoSharedUnits two(rig, {.strategy = Strategy::shard_grad_op, .mixed_precision = {.param_dtype = DType::bf16}});
+          rig.number_masters(*two.model);
+          const UnitStorage& storage = *two.inner().storage();
+          const std::int64_t numel = storage.layout().shard_numel() + two.root().units()[0]->storage()->layout().shard_numel();
+          EXPECT_EQ(rig.pool().stats().current, (4 + 2) * numel) << "each rank counts its own master and its own part of the casts";
+          rig.pool().reset_peak();
+          for (int round = 0; round < 3; ++round) {
+            two.inner().unshard().wait();
+            const nn::Parameter& weight = *storage.parameters()[0].parameter;
+            EXPECT_EQ(weight.data.dtype, DType::bf16);
+            EXPECT_EQ(rig.values(weight.data), numbered(0, 15));
+            std::vector<float> rounded;
+            for (const float value : numbered(1, 5)) rounded.push_back(static_cast<float>(bf16(value)));
+            EXPECT_EQ(rig.values(storage.parameters()[1].parameter->data), rounded);
+            two.inner().reshard();
+          }
+          EXPECT_EQ(rig.pool().stats().peak, (4 + 2) * numel);
+          meet(rig);
+        },
+        kShares);
+  }
+}
+
+// Rank 1 reads late, and so does rank 0 itself; rank 0 casts anew only behind both.
+TEST(SharedCasts, ACastWaitsForLateReaders) {
+  for (const int late : {0, 1}) {
+    std::atomic<bool> has_read = false;
+    run_local_ranks(
+        2,
+        [&](auto world) {
+          RankRig rig(std::move(world), 0, {}, StreamMode::threaded);
+          TwoSharedUnits two(rig, {.strategy = Strategy::shard_grad_op, .mixed_precision = {.param_dtype = DType::bf16}});
+          two.inner().unshard().wait();
+          if (rig.rank() == late) {
+            rig.compute().submit("read", {}, [&] {
+              std::this_thread::sleep_for(50ms);
+              has_read = true;
+            });
+          }
+          two.inner().reshard();
+          RateLimiter limiter(1, true);
+          two.inner().storage()->unshard(limiter);
+          rig.device_mesh().streams().unshard->submit("cast anew", {}, [&] { EXPECT_TRUE(has_read) << "rank " << late << " is late"; });
+          two.inner().reshard();
           meet(rig);
         },
         kShares);

@@ -71,7 +71,7 @@ TEST(Waits, D18_F6_NoneIsMissing) {
       for (const bool shares_memory : {false, true}) {
         ParityCase c = each;
         c.shares_memory = shares_memory;
-        if (shares_memory && !c.can_share_masters(4)) continue;
+        if (shares_memory && !c.can_share(4)) continue;
         const Checked checked = run_checked(c, mode, "");
         EXPECT_TRUE(checked.violations.empty())
             << c.describe() << ": " << checked.violations.size() << " accesses without an order, first: " << checked.violations.front();

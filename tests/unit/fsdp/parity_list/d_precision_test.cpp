@@ -101,8 +101,9 @@ TEST(D6Inputs, UnitsOfDifferentDtypes) {
 // forward casts back.
 TEST(D6Eval, FullPrecisionWhenAskedFor) {
   for (const bool asked : {false, true}) {
-    for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_optim}) {
-      run_local_ranks(2, [&](auto world) {
+    for (const auto& [strategy, shares_memory] :
+         {std::pair{Strategy::full_shard, false}, {Strategy::shard_optim, false}, {Strategy::shard_optim, true}}) {
+      const auto run_rank = [&](auto world) {
         RankRig rig(std::move(world));
         ProbeModel model(2);
         Options options = with_dtype(DType::bf16);
@@ -119,7 +120,10 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
           EXPECT_EQ(model.layers[0]->weight_seen, DType::bf16);
           EXPECT_EQ(model.layers[1]->x_seen, DType::bf16);
         }
-      });
+        rig.mesh().world().barrier(rig.compute(), "end");
+        rig.compute().synchronize();
+      };
+      run_local_ranks(2, run_rank, {.shares_memory = shares_memory});
     }
   }
 }
