@@ -151,6 +151,11 @@ void ProcessGroup::wait_for_written(Stream& s, const char* label, const SharedPa
          [this, members = parts.members, round](const Call& call) { wait_until_written(members, round, [&] { require_peers(call); }); });
 }
 
+void ProcessGroup::wait_for_turn(Stream& s, const char* label, const SharedParts& parts, const PartTurn& turn) {
+  begin(Collective::wait_for_written, label, 0);
+  submit(s, {}, [this, members = parts.members, turn](const Call& call) { wait_until_turn(members, turn, [&] { require_peers(call); }); });
+}
+
 void ProcessGroup::wait_for_released(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round) {
   begin(Collective::wait_for_released, label, 0);
   submit(s, {}, [this, members = parts.members, rank = parts.rank, round](const Call& call) {

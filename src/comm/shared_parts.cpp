@@ -52,6 +52,21 @@ void wait_until_written(std::span<const PartProgress> members, std::uint64_t rou
   }
 }
 
+std::uint64_t PartTurn::awaited_from(int member) const {
+  const int its_turn = (range() - member + num_ranks) % num_ranks;
+  if (its_turn < turn) return number_of(visit, its_turn);
+  return visit == 0 ? base : number_of(visit - 1, its_turn);
+}
+
+void wait_until_turn(std::span<const PartProgress> members, const PartTurn& turn, const std::function<void()>& while_waiting) {
+  for (int q = 0; q < turn.num_ranks; ++q) {
+    if (q == turn.rank) continue;
+    const PartProgress& member = members[static_cast<std::size_t>(q)];
+    const std::uint64_t awaited = turn.awaited_from(q);
+    wait_until([&] { return member.written.load(std::memory_order_acquire) >= awaited; }, while_waiting);
+  }
+}
+
 void wait_until_released(std::span<const PartProgress> members, int rank, std::uint64_t round, const std::function<void()>& while_waiting) {
   for (const PartProgress& member : members) {
     if (&member == &members[static_cast<std::size_t>(rank)]) continue;  // this rank's own reads are ordered by its streams

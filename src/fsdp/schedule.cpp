@@ -55,11 +55,24 @@ void Schedule::begin_forward(bool is_training) {
     epoch_ = device_mesh_.mesh().epoch();
     forget_first_step();
   }
+  if (is_training) share_grads();
   state_ = TrainingState::forward;
   full_precision_ = full_precision_in_eval_ && !is_training;
   order_.begin_forward();
   order_check_.begin_forward();
   wait_for_masters();
+}
+
+void Schedule::share_grads() {
+  if (has_shared_grads_) return;
+  const bool any = std::ranges::any_of(units_, [](const Unit* each) { return each->storage() && each->storage()->shares_grads(); });
+  if (any) {
+    for (Stream* stream : device_mesh_.streams().all()) stream->synchronize();
+    for (Unit* each : units_) {
+      if (each->storage()) each->storage()->share_grads();
+    }
+  }
+  has_shared_grads_ = true;
 }
 
 void Schedule::wait_for_masters() {

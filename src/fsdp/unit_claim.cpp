@@ -95,7 +95,9 @@ void UnitClaim::assign_parameters() {
                          "parameter {} {} belongs to unit {} already, which is in use: shard inner modules before the "
                          "outer one's first forward, state dict or initialize()",
                          full_name, parameter.shape.to_string(), holder ? holder->name() : "");
-    members[owner_of(full_name, users_.at(&parameter))].parameters.push_back({full_name, &parameter});
+    const std::vector<User>& users = users_.at(&parameter);
+    const bool in_turns = std::ranges::all_of(users, [](const User& user) { return user.module->writes_grads_in_turns(); });
+    members[owner_of(full_name, users)].parameters.push_back({full_name, &parameter, in_turns});
   });
   for (const auto& [parameter, users] : users_) {
     require<ConfigError>(owned.contains(parameter) || ignored_.contains(parameter),

@@ -4,10 +4,60 @@
 
 namespace mica::fsdp {
 
+namespace {
+
+/// Below 1 MiB of gradient, waits for turns would cost more than the memory is worth.
+constexpr std::int64_t kLargeNumel = std::int64_t{1} << 18;
+
+}  // namespace
+
+bool UnitStorage::is_large(std::size_t i) const { return parameters_[i].parameter->shape.numel() >= kLargeNumel; }
+
+bool UnitStorage::shares_grads() const {
+  if (!can_share_grads_ || !is_group_sharing()) return false;
+  std::int64_t all = 0, in_turns = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const nn::Parameter& parameter = *parameters_[i].parameter;
+    all += parameter.shape.numel();
+    if (is_in_turns(i) && parameter.requires_grad) in_turns += parameter.shape.numel();
+  }
+  return in_turns > 0 && 2 * in_turns >= all;
+}
+
+void UnitStorage::share_grads() {
+  if (turns_ || !shares_grads()) return;
+  Stream& compute = device_mesh_.compute();
+  const std::int64_t numel = layout_->shard_numel();
+  grad_parts_ = device_mesh_.mesh().shard().allocate_parts(device_mesh_.pool(), numel, DType::f32, MemoryRole::sharded_grad, compute);
+  device_mesh_.kernels().fill(compute, grad_parts_.own, 0.0);  // what is between parameters stays zero
+  turns_ = std::make_unique<GradientTurns>(name_, device_mesh_, grad_parts_);
+}
+
+void UnitStorage::begin_turns(RateLimiter& limiter) {
+  Stream& compute = device_mesh_.compute();
+  if (sharded_grad_is_part_) {
+    allocate_sharded_grad(compute);
+    device_mesh_.kernels().copy(compute, grad_parts_.own, sharded_grad_.view());
+    sharded_grad_is_part_ = false;
+  }
+  std::int64_t numel = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) numel += is_in_turns(i) ? 0 : parameters_[i].parameter->shape.numel();
+  if (numel > 0) {
+    limiter.make_room();
+    const std::int64_t bytes = numel * dtype_bytes(DType::f32);
+    unsharded_grad_ = {device_mesh_.reduce_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_grad, compute), numel,
+                       DType::f32};
+  }
+  turns_->begin_round(compute);
+}
+
 void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
   if (!is_trainable()) return;
   Stream& compute = device_mesh_.compute();
-  if (!unsharded_grad_) {
+  const bool is_new = !has_unsharded_grad();
+  if (is_new && turns_) {
+    begin_turns(limiter);
+  } else if (is_new) {
     const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
     const MemoryRole role = hands_grads_over() ? MemoryRole::sharded_grad : MemoryRole::unsharded_grad;
     limiter.make_room();
@@ -17,11 +67,25 @@ void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
     for (const ShardLayout::Gap& gap : layout_->gaps()) {
       device_mesh_.kernels().fill(compute, unsharded_grad_.view().slice(gap.begin, gap.end - gap.begin), 0.0);
     }
+  }
+  if (is_new) {
     for (const UnitParameter& p : parameters_) p.parameter->grad_written = false;
   }
+  expose_grads();
+}
+
+void UnitStorage::expose_grads() {
+  std::int64_t own_begin = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
-    parameter.grad = unsharded_grad_.view().slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
+    const std::int64_t numel = parameter.shape.numel();
+    const bool in_turns = turns_ && is_in_turns(i);
+    const TensorView grad = in_turns ? grad_parts_.whole.slice(layout_->begin_of(i), numel)
+                            : turns_ ? unsharded_grad_.view().slice(own_begin, numel)
+                                     : unsharded_grad_.view().slice(layout_->begin_of(i), numel);
+    parameter.grad = grad.reshaped(parameter.shape);
+    parameter.grad_turns = in_turns ? turns_.get() : nullptr;
+    if (!in_turns) own_begin += numel;
   }
 }
 
@@ -38,7 +102,7 @@ void UnitStorage::allocate_sharded_grad(Stream& home) {
 }
 
 void UnitStorage::reduce_grads(RateLimiter& limiter) {
-  if (!unsharded_grad_) return;
+  if (!has_unsharded_grad()) return;
   note_written_grads();
   zero_unwritten_grads();
   hide_grads();
@@ -47,6 +111,7 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
   Stream& result_stream = all_reduce_group().num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;
   reduce_stream.wait(device_mesh_.compute().record());
+  if (turns_) return reduce_turns(limiter, reduce_stream, result_stream);
   if (hands_grads_over()) {
     sharded_grad_ = std::move(unsharded_grad_);
     return;
@@ -91,6 +156,43 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   unsharded_grad_.give_to(limiter, result_stream);
 }
 
+void UnitStorage::reduce_turns(RateLimiter& limiter, Stream& reduce_stream, Stream& result_stream) {
+  ProcessGroup& group = device_mesh_.reduce_group();
+  const TensorView part = grad_parts_.own;
+  if (unsharded_grad_) {
+    const TensorView own = unsharded_grad_.view();
+    group.all_reduce(reduce_stream, name_.c_str(), own, ReduceOp::sum);
+    std::int64_t own_begin = 0;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (is_in_turns(i)) continue;
+      for (const Piece& piece : layout_->pieces(shard_rank_)) {
+        if (piece.parameter != i || piece.empty()) continue;
+        device_mesh_.kernels().copy(reduce_stream, own.slice(own_begin + piece.begin, piece.numel()),
+                                    part.slice(piece.offset, piece.numel()));
+      }
+      own_begin += parameters_[i].parameter->shape.numel();
+    }
+    unsharded_grad_.give_to(limiter, reduce_stream);
+  }
+  turns_->wait_until_written(group, reduce_stream);
+  const bool adds = static_cast<bool>(sharded_grad_);
+  reduction_.reduce({.unit_name = name_.c_str(),
+                     .device_mesh = device_mesh_,
+                     .unsharded_grad = part,
+                     .sharded_grad = adds ? sharded_grad_.view() : part,
+                     .mode = adds ? Write::accumulate : Write::overwrite,
+                     .shard_rank = 0,
+                     .shard_size = 1,
+                     .shard_group = group,
+                     .all_reduce_group = all_reduce_group(),
+                     .division = division_factors(device_mesh_.geometry().world_size),
+                     .post_backward = reduce_stream,
+                     .result_stream = result_stream});
+  if (adds) return;
+  sharded_grad_ = StoredTensor(part);
+  sharded_grad_is_part_ = true;
+}
+
 void UnitStorage::note_written_grads() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!use_orig_params_ || parameters_[i].parameter->grad_written) has_grads_[i] = true;
@@ -98,28 +200,40 @@ void UnitStorage::note_written_grads() {
 }
 
 void UnitStorage::zero_unwritten_grads() {
-  for (const UnitParameter& p : parameters_) {
-    if (!p.parameter->grad_written) device_mesh_.kernels().fill(device_mesh_.compute(), p.parameter->grad, 0.0);
+  const auto zero = [&](TensorView grad) { device_mesh_.kernels().fill(device_mesh_.compute(), grad, 0.0); };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const nn::Parameter& parameter = *parameters_[i].parameter;
+    if (parameter.grad_written) continue;
+    if (!parameter.grad_turns) {
+      zero(parameter.grad);
+      continue;
+    }
+    for (const Piece& piece : layout_->pieces(shard_rank_)) {
+      if (piece.parameter == i) zero(grad_parts_.own.slice(piece.offset, piece.numel()));
+    }
   }
 }
 
 void UnitStorage::hide_grads() {
   for (const UnitParameter& p : parameters_) {
     p.parameter->grad = {};
+    p.parameter->grad_turns = nullptr;
     p.parameter->grad_written = false;
   }
 }
 
 void UnitStorage::zero_grad() {
-  if (unsharded_grad_) {  // accumulated under no_sync, on compute alone, which is its home
+  if (has_unsharded_grad()) {  // accumulated under no_sync, on compute alone, which is its home
     hide_grads();
     unsharded_grad_.reset();
+    if (turns_) turns_->drop_round();
   }
   if (!sharded_grad_) return;
   // It is used on compute and on the stream that writes it; one of the two is the buffer's home.
   Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();
   sharded_grad_.used_until(other.record());
   sharded_grad_.reset();
+  sharded_grad_is_part_ = false;
   has_grads_.assign(has_grads_.size(), false);
 }
 

@@ -69,6 +69,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       reduce_dtype_(options.reduce_dtype()),
       can_share_masters_(options.can_share_masters()),
       can_share_casts_(keeps_for_backward && options.can_share_casts()),
+      can_share_grads_(!of_root.deterministic && options.can_share_grads(device_mesh.geometry().replicas)),
       keeps_low_precision_grads_(options.mixed_precision.keep_low_precision_grads),
       use_orig_params_(of_root.use_orig_params),
       has_grads_(parameters_.size(), false),
@@ -91,7 +92,9 @@ UnitStorage::~UnitStorage() {
   for (Stream* stream : device_mesh_.streams().all()) {
     const Event last_use = stream->record();
     for (StoredTensor* each : {&master_, &unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->used_until(last_use);
-    if (parts_.memory) parts_.memory.used_until(last_use);
+    for (SharedParts* each : {&parts_, &grad_parts_}) {
+      if (each->memory) each->memory.used_until(last_use);
+    }
   }
   drop_arrays();
 }
@@ -111,7 +114,8 @@ bool UnitStorage::shares_masters() const { return can_share_masters_ && is_group
 bool UnitStorage::shares_casts() const { return can_share_casts_ && is_group_sharing(); }
 
 std::int64_t UnitStorage::shared_bytes() const {
-  return shares_masters() || shares_casts() ? layout_->shard_numel() * dtype_bytes(param_dtype_) : 0;
+  const std::int64_t parameters = shares_masters() || shares_casts() ? dtype_bytes(param_dtype_) : 0;
+  return layout_->shard_numel() * (parameters + (shares_grads() ? dtype_bytes(DType::f32) : 0));
 }
 
 void UnitStorage::allocate_master() {
@@ -152,7 +156,7 @@ TensorView UnitStorage::write_master(Stream& s) const {
   require(!is_unsharded() || aliases_master(unsharded_.dtype()),
           "the sharded parameters of unit {} cannot be written while it is unsharded: reshard it first", name_);
   // Before an epoch's first round there are no readers to wait for.
-  if (shares_masters() && last_round() != begin_of_epoch(device_mesh_)) {
+  if (has_shared_masters() && last_round() != begin_of_epoch(device_mesh_)) {
     // The group whose other collectives are on that stream.
     ProcessGroup& group = &s == device_mesh_.streams().post_backward.get() ? device_mesh_.reduce_group()
                           : &s == device_mesh_.streams().all_reduce.get()  ? all_reduce_group()
@@ -165,7 +169,7 @@ TensorView UnitStorage::write_master(Stream& s) const {
 TensorView UnitStorage::write_master() const {
   Stream& compute = device_mesh_.compute();
   const TensorView master = write_master(compute);
-  if (shares_masters()) compute.record().wait_on_host();
+  if (has_shared_masters()) compute.record().wait_on_host();
   return master;
 }
 
@@ -224,7 +228,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
 
 void UnitStorage::unshard_in_place() {
   Stream& unshard_stream = *device_mesh_.streams().unshard;
-  if (shares_casts()) cast_own_part(unshard_stream);
+  if (!has_shared_masters()) cast_own_part(unshard_stream);
   round_ = last_round() + 1;
   parts_.publish(unshard_stream, round_);
   device_mesh_.unshard_group().wait_for_written(unshard_stream, name_.c_str(), parts_, round_);
@@ -313,7 +317,7 @@ void UnitStorage::reshard(RateLimiter& limiter) {
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   if (parts_.is_shared() && unsharded_.dtype() == parts_.whole.dtype) {
     parts_.release(device_mesh_.compute(), round_);
-    if (shares_casts()) cast_last_read_ = device_mesh_.compute().record();
+    if (!has_shared_masters()) cast_last_read_ = device_mesh_.compute().record();
   }
   unsharded_.give_to(limiter, device_mesh_.compute());
 }
@@ -336,6 +340,7 @@ void UnitStorage::reshard_among_neighbours(RateLimiter& limiter) {
 
 void UnitStorage::drop_step() {
   if (parts_.is_shared()) parts_.settle(last_round());
+  if (turns_) turns_->drop_round();
   drop_arrays();
 }
 
@@ -345,6 +350,7 @@ void UnitStorage::drop_arrays() {
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   hide_grads();
   for (StoredTensor* each : {&unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->reset();
+  sharded_grad_is_part_ = false;
 }
 
 }  // namespace mica::fsdp

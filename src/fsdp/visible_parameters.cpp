@@ -22,7 +22,7 @@ VisibleParameter original_parameter(const Root& root, const Unit& unit, std::siz
     shown.grad = root.grad(*piece);
   }
   if (parameter.data) shown.data = parameter.data;
-  if (storage.has_unsharded_grad() && parameter.grad_written) shown.grad = parameter.grad;
+  if (storage.has_unsharded_grad() && parameter.grad_written && !parameter.grad_turns) shown.grad = parameter.grad;
   return shown;
 }
 

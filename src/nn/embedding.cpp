@@ -36,8 +36,9 @@ Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding
 
 Tensors Embedding::do_backward(Context& context, Record& record, Tensors dys) {
   if (!record.saved.empty()) {  // empty: the embedding was frozen in the forward
-    if (const GradTarget dweight = weight_.write_grad(); dweight.view) {
-      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {}, Write::overwrite);
+    if (const GradTarget dweight = weight_.write_grad_in_turns(); dweight.view) {
+      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {}, Write::overwrite,
+                                         dweight.turns);
     }
   }
   return Tensors(1);

@@ -58,9 +58,9 @@ Tensors HeadLoss::do_backward(Context& context, Record& record, Tensors dys) {
   if (record.saved.empty()) return dxs;
   const Tensor hidden = record.take(kHidden), targets = record.take(kTargets), loss = record.take(kLoss);
   if (record.needs_dx(0)) dxs[0] = context.make(hidden.shape(), hidden.dtype());
-  const GradTarget dweight = weight_.write_grad();
+  const GradTarget dweight = weight_.write_grad_in_turns();
   context.kernels.head_loss_backward(context.compute, hidden, data_of(weight_), targets, mean_over_rows(targets), dys[0], loss, dxs[0],
-                                     dweight.view, dweight.mode);
+                                     dweight.view, dweight.mode, dweight.turns);
   return dxs;
 }
 

@@ -190,8 +190,10 @@ std::vector<ConfigKey> make_keys() {
           "mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
           "backend of collectives. mpi: on CPUs; shared: mpi, and in place of all-gathers the ranks of a node keep parameters once, in "
           "shared memory (/dev/shm): of fp32 all, of bf16 and fp16 those that stay from forward to backward (the root unit's, and all "
-          "with fsdp.strategy=shard_grad_op or shard_optim); needs fsdp.sharding=flat; nccl: on GPUs, one GPU per rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: on GPUs nccl; on CPUs "
-          "shared where shard groups lie inside nodes and /dev/shm has room, else mpi"),
+          "with fsdp.strategy=shard_grad_op or shard_optim); they also write the gradients of large embeddings and heads in turns, in place "
+          "of a reduce-scatter, which gives other last bits; needs fsdp.sharding=flat; nccl: on GPUs, one GPU per rank; staged: GPU memory "
+          "copied through the host and sent by MPI, for ranks that share a GPU; auto: on GPUs nccl; on CPUs shared where shard groups lie "
+          "inside nodes and /dev/shm has room, else mpi"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6,
            "seconds after which an unfinished collective counts as a hang: every rank writes its last operations to RUN/hang, a report "
            "names the rank that the others wait for, and the job ends; also NCCL's timeout for connections and collectives"),
@@ -349,7 +351,7 @@ std::vector<ConfigKey> make_keys() {
           "bitwise the same results on any number of ranks (with the same train.micro_batch, train.global_batch and mesh.threads); costs memory and "
           "communication"),
       flag("train.reproducible", MICA_FIELD(train.reproducible),
-           "bitwise repeatable on the same mesh. GPUs: false lets cuDNN and cuBLASLt add up attention gradients and parts of "
+           "bitwise repeatable on the same mesh and backend. GPUs: false lets cuDNN and cuBLASLt add up attention gradients and parts of "
            "fp32 products in any order, which is faster and takes less memory"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
             "steps between checks that replicas are bitwise equal (hybrid and no_shard strategies); 0: never"),

@@ -36,11 +36,25 @@ Backend backend_from_name(const std::string& name, bool on_gpu) {
   return name == "mpi" ? Backend::mpi : name == "shared" ? Backend::shared : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
-/// The most bytes that the ranks of this rank's node would share, with some more for padding: all parameters. (In a 16-bit param_dtype it
-/// may be the root unit's only.)
+/// The most bytes that the ranks of this rank's node would share, with some more for padding.
 std::int64_t shared_bytes_on_node(const Config& config, const MeshGeometry& geometry, int ranks_on_node) {
-  const std::int64_t model = make_module(config)->num_parameters() * dtype_bytes(fsdp_options(config).param_dtype());
-  return (model + model / 16) * (ranks_on_node / geometry.shard_size);
+  const auto model = make_module(config);
+  const fsdp::Options options = fsdp_options(config);
+  const std::string block = block_type(config.model);
+  std::int64_t of_blocks = 0, of_tables = 0;
+  model->for_each_module([&](const std::string&, nn::Module& module) {
+    if (module.type_name() == block) of_blocks += module.num_parameters();
+    if (!module.writes_grads_in_turns()) return;
+    for (const auto& parameter : module.own_parameters()) of_tables += parameter->shape.numel();
+  });
+  // Wrapped by block, what is outside of them is the root unit. Otherwise units are known when the model is wrapped: this is the most.
+  const bool by_block = config.fsdp.wrap == "block";
+  const std::int64_t all = model->num_parameters(), root = by_block ? all - of_blocks : all;
+  const bool shares_all = options.can_share_masters() || !fsdp::reshards_after_forward(options.strategy);
+  const bool shares_grads = options.can_share_grads(geometry.replicas) && !config.train.deterministic;
+  const std::int64_t grads = !shares_grads ? 0 : by_block ? root : std::min(2 * of_tables, all);
+  const std::int64_t bytes = (shares_all ? all : root) * dtype_bytes(options.param_dtype()) + grads * dtype_bytes(DType::f32);
+  return (bytes + bytes / 16) * (ranks_on_node / geometry.shard_size);
 }
 
 /// Sets the backend that mesh.backend = auto is on CPUs. @collective

@@ -51,7 +51,7 @@ void check_shared_memory(const mpi::Communicator& world, const mpi::Communicator
     const auto left = static_cast<std::int64_t>(place.f_bavail) * unit, all = static_cast<std::int64_t>(place.f_blocks) * unit;
     require<ConfigError>(
         needed <= left,
-        "mesh.backend = shared keeps {} ({} bytes) of parameters in memory that the {} ranks of a node share, but of the {} "
+        "mesh.backend = shared keeps {} ({} bytes) of parameters and gradients in memory that the {} ranks of a node share, but of the {} "
         "of /dev/shm {} ({} bytes) are free: make it larger (a container has an option for it, often --shm-size), or "
         "set mesh.backend=mpi",
         plan::format_bytes(needed), needed, node.num_ranks(), plan::format_bytes(all), plan::format_bytes(left), left);
@@ -74,10 +74,9 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
                          "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len{}{}",
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
                          plan::format_bytes(share.limit.bytes), memory_keys(config, device),
-                         tables == 0
-                             ? ""
-                             : fmt::format(", or mesh.backend=mpi: {} of a rank's memory are page tables of parameters that it shares",
-                                           plan::format_bytes(tables)));
+                         tables == 0 ? ""
+                                     : fmt::format(", or mesh.backend=mpi: {} of a rank's memory are page tables of what it shares",
+                                                   plan::format_bytes(tables)));
   });
   if (device.backend == "shared") check_shared_memory(world, node, start);
 }

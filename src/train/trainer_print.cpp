@@ -75,7 +75,7 @@ void Trainer::print_start(IniKeys keys, const std::function<void(const std::stri
   say(fmt::format("device   {}", device_.describe()));
   if (device_.backend == "shared") {
     const auto num_units = std::ranges::count_if(model_.root->units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
-    say(fmt::format("shared   {} of {} units keep their parameters, {} per rank, in memory shared by a node's ranks",
+    say(fmt::format("shared   {} of {} units keep parameters or gradients, {} per rank, in memory shared by a node's ranks",
                     start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes)));
     if (start_plan_.num_sharing_units == 0) {
       logger_.warn(

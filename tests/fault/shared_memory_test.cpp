@@ -103,7 +103,7 @@ TEST_F(SharedMemory, PageTablesCountAsMemoryOfTheNode) {
     const Finished run = test::run(command("large", 2, flags));
     EXPECT_EQ(run.status, 2) << run.output;
     EXPECT_THAT(run.output, ::testing::HasSubstr("this run needs "));
-    const auto says_tables = ::testing::HasSubstr("GiB of a rank's memory are page tables of parameters that it shares");
+    const auto says_tables = ::testing::HasSubstr("GiB of a rank's memory are page tables of what it shares");
     if (backend == "shared") {
       EXPECT_THAT(run.output, says_tables);
     } else {
@@ -140,6 +140,38 @@ TEST_F(SharedMemory, AKilledRankEndsTheJobAndLeavesNothing) {
   }
 }
 
+// A vocabulary of which ranks share the gradient: the sums are others than with a reduce-scatter, but always the same.
+TEST_F(SharedMemory, AGradientThatIsWrittenInTurns) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    std::vector<std::string> flags{"--model.vocab_size=8200",  "--train.global_batch=6",  "--train.steps=150",
+                                   "--checkpoint.interval=50", "--train.eval_interval=0", "--fsdp.param_dtype=" + dtype,
+                                   "--mesh.backend=mpi"};
+    EXPECT_THAT(train(dtype + "_mpi", 3, flags), ::testing::Not(::testing::HasSubstr("all_reduce")));
+    flags.back() = "--mesh.backend=shared";
+    EXPECT_THAT(train(dtype, 3, flags), ::testing::HasSubstr("all_reduce")) << "of what is not written in turns";
+    const std::vector<StepLine> mpi = step_lines(run_folder(dtype + "_mpi")), shared = step_lines(run_folder(dtype));
+    ASSERT_EQ(shared.size(), 150U);
+    ASSERT_EQ(mpi.size(), 150U);
+    EXPECT_EQ(shared[0].loss, mpi[0].loss);
+    EXPECT_NE(shared, mpi) << "the last bits";
+    for (std::size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(shared[i].loss, mpi[i].loss, (dtype == "fp32" ? 1e-5 : 1e-2) * mpi[i].loss) << "step " << i + 1;
+
+    Child child(command(dtype + "_killed", 3, flags));
+    const std::vector<pid_t> ranks = child.ranks(3);
+    ASSERT_EQ(ranks.size(), 3U);
+    while (step_lines(run_folder(dtype + "_killed")).size() < 70) {
+      ASSERT_TRUE(child.is_running());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ::kill(ranks[1], SIGKILL);
+    EXPECT_FALSE(child.wait(30).is_timed_out);
+    EXPECT_EQ(segments_of(ranks), std::vector<std::string>{});
+    train(dtype + "_killed", 3, flags);
+    expect_same(dtype + "_killed", dtype);
+  }
+}
+
 // Some 50 MB of masters and 32 MB to share. (Open MPI's own memory goes elsewhere.)
 const std::string kSmallDevShm =
     "mount -t tmpfs -o size=32m tmpfs /dev/shm || exit 99; export OMPI_MCA_btl_vader_backing_directory=/tmp; exec \"$@\"";
@@ -164,7 +196,7 @@ TEST_F(SharedMemory, AutoSharesWhereThereIsRoomAndSaysWhyNot) {
   flags.emplace_back("--mesh.backend=mpi");
   train("mpi", 2, flags);
   flags.back() = "--mesh.backend=auto";
-  EXPECT_THAT(train("auto", 2, flags), ::testing::HasSubstr("5 of 5 units keep their parameters"));
+  EXPECT_THAT(train("auto", 2, flags), ::testing::HasSubstr("5 of 5 units keep parameters or gradients"));
   expect_same("mpi", "auto");
   const Finished small = test::run(in_mount_namespace(kSmallDevShm, command("small", 2, flags)));
   ASSERT_NE(small.status, 99) << "no mount namespace is possible\n" << small.output;

@@ -18,18 +18,21 @@ namespace {
 
 constexpr std::int64_t kBatch = 1;  // rows of a micro-batch
 constexpr std::int64_t kSeqLen = 5;
-constexpr std::int64_t kVocab = 19;
+constexpr std::int64_t kVocab = 19, kLargeVocab = 4099;
 constexpr std::uint64_t kParitySeed = 7;
 constexpr std::int64_t kUnitsBySize = 8;
+
+bool is_large(ParityCase::Model model) { return model == ParityCase::Model::large_gpt2 || model == ParityCase::Model::large_llama; }
 
 /// Tokens of a micro-batch: any fixed function of (step, micro-batch).
 struct Tokens {
   std::vector<std::int32_t> ids, targets;
-  Tokens(int step, int micro_batch) : ids(kBatch * kSeqLen), targets(kBatch * kSeqLen) {
+  Tokens(int step, int micro_batch, ParityCase::Model model) : ids(kBatch * kSeqLen), targets(kBatch * kSeqLen) {
+    const std::size_t vocab = is_large(model) ? kLargeVocab : kVocab, apart = vocab / kVocab;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto token = [&](std::size_t at) {
         return static_cast<std::int32_t>(
-            (at * at * 5 + at * 3 + static_cast<std::size_t>(step) * 11 + static_cast<std::size_t>(micro_batch) * 7) % kVocab);
+            apart * (at * at * 5 + at * 3 + static_cast<std::size_t>(step) * 11 + static_cast<std::size_t>(micro_batch) * 7) % vocab);
       };
       ids[i] = token(i);
       targets[i] = token(i + 1);
@@ -54,11 +57,11 @@ nn::Context make_context(Stream& compute, Pool& pool, Kernels& kernels) {
 }
 
 /// Forward and backward of one micro-batch. @returns its loss; the gradient is seeded with `grad_factor`.
-float run_micro_batch(nn::Module& model, nn::Context& context, int step, int micro_batch, float grad_factor,
+float run_micro_batch(nn::Module& model, ParityCase::Model kind, nn::Context& context, int step, int micro_batch, float grad_factor,
                       const std::function<void()>& between = {}) {
   context.step = static_cast<std::uint64_t>(step) + 1;
   context.sequences = {micro_batch};
-  Tokens tokens(step, micro_batch);
+  Tokens tokens(step, micro_batch, kind);
   nn::Record record;
   const nn::Tensors ys = model.forward(context, tokens.tensors(context), &record);
   if (between) between();
@@ -77,6 +80,20 @@ void set_checkpointed(nn::Module& model) {
 }  // namespace
 
 std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model) {
+  if (model == ParityCase::Model::large_gpt2) {
+    return std::make_unique<nn::Gpt2>(nn::Gpt2Config{
+        .layers = 1, .heads = 2, .width = 64, .context = 8, .vocab_size = kLargeVocab, .tie_embeddings = true, .dropout = 0.1});
+  }
+  if (model == ParityCase::Model::large_llama) {
+    return std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 1,
+                                                       .heads = 4,
+                                                       .kv_heads = 2,
+                                                       .head_dim = 6,
+                                                       .width = 64,
+                                                       .intermediate_size = 13,
+                                                       .context = 8,
+                                                       .vocab_size = kLargeVocab});
+  }
   if (model == ParityCase::Model::llama) {
     return std::make_unique<nn::Llama>(nn::LlamaConfig{
         .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 6, .width = 10, .intermediate_size = 13, .context = 8, .vocab_size = kVocab});
@@ -107,7 +124,7 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCa
     storage.zero_grad();
     run.losses.emplace_back();
     for (int m = 0; m < num_micro_batches; ++m)
-      run.losses.back().push_back(run_micro_batch(*model, context, step, m, 1.0F / static_cast<float>(accumulation)));
+      run.losses.back().push_back(run_micro_batch(*model, kind, context, step, m, 1.0F / static_cast<float>(accumulation)));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<float> grad = fetch<float>(*kernels, *compute, parameters[i]->grad);
       std::vector<float>& master = run.parameters[i];
@@ -201,7 +218,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       const std::int64_t before = gathers();
       std::int64_t after_forward = 0;
       losses[static_cast<std::size_t>(micro_batch)] = run_micro_batch(
-          *model, context, step, micro_batch, 1.0F / static_cast<float>(c.accumulation), [&] { after_forward = gathers(); });
+          *model, c.model, context, step, micro_batch, 1.0F / static_cast<float>(c.accumulation), [&] { after_forward = gathers(); });
       if (counts && step == 1 && round + 1 == c.accumulation) {
         counts->all_gathers_in_forward = after_forward - before;
         counts->all_gathers_in_backward = gathers() - after_forward;
@@ -383,9 +400,13 @@ std::string ParityCase::describe() const {
   return fmt::format(
       "{}{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {} "
       "{} reshard_ranks={} {}{}",
-      model == Model::llama ? "llama " : "", fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype),
-      kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch, limit_all_gathers, checkpointed,
-      accumulation, no_sync ? " no_sync" : "", sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
+      model == Model::gpt2         ? ""
+      : model == Model::llama      ? "llama "
+      : model == Model::large_gpt2 ? "large gpt2 "
+                                   : "large llama ",
+      fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype), kWraps[static_cast<int>(wrap)],
+      kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch, limit_all_gathers, checkpointed, accumulation,
+      no_sync ? " no_sync" : "", sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
       cpu_offload == fsdp::CpuOffload::none        ? "on_device"
       : cpu_offload == fsdp::CpuOffload::gradients ? "offload=gradients"
                                                    : "offload=parameters",

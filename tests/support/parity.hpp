@@ -18,7 +18,8 @@ namespace mica::testing {
 
 /// One point of the parity matrix (docs/design.md, Invariants 3).
 struct ParityCase {
-  enum class Model : std::uint8_t { gpt2, llama } model = Model::gpt2;
+  /// Large: with tables whose gradients ranks share, where they share memory ([Note: shared gradients]).
+  enum class Model : std::uint8_t { gpt2, llama, large_gpt2, large_llama } model = Model::gpt2;
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   int shard_size = 0;  ///< 0: the world
   DType param_dtype = DType::f32;
@@ -58,7 +59,8 @@ inline constexpr int kParitySteps = 3;
 inline constexpr double kParityLr = 0.5;
 
 /// A GPT-2 with odd sizes, tied embeddings and dropout: 2 blocks, width 12, vocabulary 19, 5 tokens. Or a Llama of as
-/// many blocks, width 10, 4 heads of 6 in 2 groups, with a head of its own.
+/// many blocks, width 10, 4 heads of 6 in 2 groups, with a head of its own. The large ones have 1 block, width 64 and a vocabulary of
+/// 4,099.
 [[nodiscard]] std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model = ParityCase::Model::gpt2);
 
 /// The plain single-rank run: no sharding code at all; num_ranks * accumulation micro-batches a step, in global order.

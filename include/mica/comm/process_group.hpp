@@ -81,6 +81,8 @@ class ProcessGroup {
   /// @stream enqueued  @lifetime the parts until the stream has run it.
   void wait_for_written(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
   void wait_for_released(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
+  /// The stream continues when it is this member's turn ([Note: turns]). Counted as wait_for_written().
+  void wait_for_turn(Stream& s, const char* label, const SharedParts& parts, const PartTurn& turn);
 
   /// Ends the group's communication for good: collectives in progress and later ones fail with `why` and no longer wait for other
   /// ranks. Any thread. A group of one rank is not affected. (Over MPI, collectives in progress end only with

@@ -15,13 +15,14 @@ namespace mica {
 /// One member's progress with an array that a group shares. It is in the shared memory, on a cache line of its own; only that
 /// member writes it.
 struct alignas(64) PartProgress {
-  std::atomic<std::uint64_t> written{0};   ///< rounds whose values its part holds or has held
+  std::atomic<std::uint64_t> written{0};   ///< rounds whose values its part holds or has held; or its turns ([Note: turns])
   std::atomic<std::uint64_t> released{0};  ///< rounds that it no longer reads
 };
 static_assert(sizeof(PartProgress) == 64 && std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// One array in memory that all members of a group share, with a part for each member. [Note: memory side by side]
-/// A member writes only its own part and reads the whole, in rounds numbered from 1, equally on all members:
+/// A member writes only its own part (but for writing in turns, below) and reads the whole, in rounds numbered from 1, equally on all
+/// members:
 ///   publish(n)            sets written = n, after all writes to its own part
 ///   wait_for_written(n)   until every member's written >= n, before the round's first read
 ///   release(n)            sets released = n, after the round's last read
@@ -50,6 +51,34 @@ struct SharedParts {
   /// those that a failed stream has skipped.
   void settle(std::uint64_t round) const;
 };
+
+/// One turn of a member in writing to the whole array, where members do so one after another ([Note: writing in turns]). [Note: turns]
+/// The array is cut into as many ranges as there are members. In the t-th turn of a visit, member r writes range (r + t) mod S, so
+/// member q has written range s of that visit in its turn (s - q) mod S. `written` counts a member's turns: it is number() when
+/// the turn is over, and base + kTurnsOfACall when the whole call is. A turn waits for those members that write its
+/// range before it: in this visit, if they come earlier in the range's order, or in the visit before. Whatever a turn waits for
+/// comes before it in the order of (call, visit, turn), so there is no deadlock.
+struct PartTurn {
+  static constexpr std::uint64_t kTurnsOfACall = std::uint64_t{1} << 20;
+
+  std::uint64_t base;  ///< the end of the call before, the same on all members; calls are kTurnsOfACall apart
+  int visit, turn;
+  int rank, num_ranks;
+
+  [[nodiscard]] int range() const { return (rank + turn) % num_ranks; }
+  /// The number of this turn.
+  [[nodiscard]] std::uint64_t number() const { return number_of(visit, turn); }
+  /// What `member` must have written before this turn.
+  [[nodiscard]] std::uint64_t awaited_from(int member) const;
+
+ private:
+  [[nodiscard]] std::uint64_t number_of(int of_visit, int of_turn) const {
+    return base + static_cast<std::uint64_t>(of_visit) * static_cast<std::uint64_t>(num_ranks) + static_cast<std::uint64_t>(of_turn) + 1;
+  }
+};
+
+/// Blocks until it is this turn. @param while_waiting  as below
+void wait_until_turn(std::span<const PartProgress> members, const PartTurn& turn, const std::function<void()>& while_waiting);
 
 /// Blocks until all members have written (until all but `rank` have released) the round.
 /// @param while_waiting  called repeatedly, after a short spin; its exception ends the wait, unless the round has been reached by

@@ -128,6 +128,11 @@ struct Options {
     return param_dtype() == DType::f32 && sharding == Sharding::flat && cpu_offload != CpuOffload::parameters &&
            reshard_after_forward_ranks == 0;
   }
+  /// Whether such a unit's gradients may be written in turns: [Note: shared gradients]. @param replicas  of the mesh
+  [[nodiscard]] bool can_share_grads(int replicas) const {
+    return sharding == Sharding::flat && cpu_offload == CpuOffload::none && !reduction && !mixed_precision.keep_low_precision_grads &&
+           (reduce_dtype() == DType::f32 || replicas == 1);
+  }
   /// The same of casts of them, in a unit that keeps its parameters for backward: [Note: shared casts].
   [[nodiscard]] bool can_share_casts() const {
     return param_dtype() != DType::f32 && sharding == Sharding::flat && cpu_offload != CpuOffload::parameters;

@@ -125,6 +125,8 @@ class Schedule {
   [[nodiscard]] bool is_outstanding(const Unit& unit) { return *step_of(unit).num_outstanding > 0; }
   [[nodiscard]] bool is_root(const Unit& unit) const { return &unit == units_.front(); }
   [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
+  /// Once, before the first forward of a training.
+  void share_grads();
   /// Makes casts and gathers wait for masters that the compute stream may still write.
   void wait_for_masters();
   void gather(const Unit& unit);
@@ -147,6 +149,7 @@ class Schedule {
   std::optional<Event> first_step_end_;
   int epoch_ = 0;                    // of the mesh, when the first step was recorded
   bool masters_may_change_ = false;  // since streams last waited for them
+  bool has_shared_grads_ = false;
   bool gradient_sync_ = true;
   bool backward_is_held_open_ = false;
   bool full_precision_in_eval_;

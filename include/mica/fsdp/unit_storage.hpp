@@ -8,6 +8,7 @@
 #include "mica/fsdp/all_gather_hooks.hpp"
 #include "mica/fsdp/device_mesh.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/fsdp/gradient_turns.hpp"
 #include "mica/fsdp/options.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
 #include "mica/fsdp/shard_layout.hpp"
@@ -20,6 +21,7 @@ namespace mica::fsdp {
 struct UnitParameter {
   std::string full_name;
   nn::Parameter* parameter;
+  bool can_be_written_in_turns = false;  ///< nn::Module::writes_grads_in_turns() of all modules that use it
 };
 
 /// Where a unit's parameters are (docs/parity.md C4, A6).
@@ -46,6 +48,8 @@ class HookedAllGather;
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads() or zero_grad()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
+///   shared grad     [P]   f32         sharded_grad         shares_grads(): from share_grads() on, side by side with those of the shard
+///                                                          group's other ranks; becomes the sharded grad of a step
 /// In a world of one rank with nothing to convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
 /// the sharded one without a copy, and is counted as that from the beginning.
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; reduced gradients stay on the device only until
@@ -70,6 +74,15 @@ class HookedAllGather;
 /// param_dtype, and publishes that. Masters are a rank's own then, and write_master() waits for nobody. Units that are gathered
 /// again in backward come and go, and the most of them are not there at the peak: an array that stays would cost more than it saves.
 /// fp32 forwards of such a unit (full_precision_in_eval) are gathered.
+///
+/// [Note: shared gradients] The gradient of a large table (an embedding, a head) would be there whole on every rank, and at a step's peak:
+/// the head's is made first in backward, and a tied embedding's is the same array. In a group whose ranks share memory they write
+/// one array for the unit in turns ([Note: writing in turns]), in f32 whatever reduce_dtype is. After the last turn a rank's part is the
+/// sum over the group; it becomes the sharded gradient without a copy, or is added to that of earlier micro-batches, for which a
+/// gradient that is still the part is copied away first. The unit's other parameters have an unsharded gradient of each rank's own
+/// (f32, one after the other), which is all-reduced into the part, so tables must be half of the unit at least. All ranks must run the
+/// backwards of the same tables. Not with a reduction other than the default one, in other layouts
+/// than the flat one, with gradients in low precision or in the offload tier, or where they travel between nodes in 16 bits.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
@@ -104,8 +117,13 @@ class UnitStorage {
   [[nodiscard]] bool shares_masters() const;
   /// The same of casts of them. [Note: shared casts]
   [[nodiscard]] bool shares_casts() const;
-  /// Of this rank's masters or casts in shared memory.
+  /// Whether the shard group's ranks write a gradient that they share. [Note: shared gradients]
+  [[nodiscard]] bool shares_grads() const;
+  /// Of this rank's masters or casts, and gradients, in shared memory.
   [[nodiscard]] std::int64_t shared_bytes() const;
+  /// Allocates the shared gradient of a unit that shares_grads(), once, before its first training forward. The streams are drained.
+  /// @collective over the shard axis @throws ConfigError as initialize()
+  void share_grads();
   /// The master, for writing on `s` after the work enqueued there so far: the only way to write it. The unit must be resharded first
   /// (Root::reshard()), or the unsharded copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
   /// Where masters are shared, `s` waits until no other rank reads this one any more.
@@ -136,7 +154,7 @@ class UnitStorage {
   /// Makes storage for the gradients that the module will write. Existing ones stay (no_sync accumulates in them).
   /// @param full_precision  fp32 instead of reduce_dtype, unless there are written ones.
   void prepare_grads(RateLimiter& limiter, bool full_precision = false);
-  [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_); }
+  [[nodiscard]] bool has_unsharded_grad() const { return unsharded_grad_ || (turns_ && turns_->is_in_round()); }
   /// Whether, on a world of one rank, gradients are already in the right place and dtype, so that reducing would only copy.
   [[nodiscard]] bool keeps_unsharded_grads() const;
   /// Averages the unsharded gradient over the world and adds it to the sharded gradient.
@@ -173,12 +191,19 @@ class UnitStorage {
   void unshard_in_place();
   void cast_own_part(Stream& s);
   [[nodiscard]] bool is_group_sharing() const;
+  /// Once allocated, whatever group a rebuilt mesh has.
+  [[nodiscard]] bool has_shared_masters() const { return parts_.is_shared() && parts_.whole.dtype == DType::f32; }
   void check_placement() const;
   void drop_arrays();
   void gather_shards(TensorView whole);
   void gather_from_neighbours(TensorView whole);
   [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_; }
   void allocate_sharded_grad(Stream& home);
+  void begin_turns(RateLimiter& limiter);
+  void expose_grads();
+  void reduce_turns(RateLimiter& limiter, Stream& reduce_stream, Stream& result_stream);
+  [[nodiscard]] bool is_in_turns(std::size_t i) const { return parameters_[i].can_be_written_in_turns && is_large(i); }
+  [[nodiscard]] bool is_large(std::size_t i) const;
   void hide_grads();
   void note_written_grads();
   void zero_unwritten_grads();
@@ -188,7 +213,7 @@ class UnitStorage {
   DeviceMesh& device_mesh_;
   DType param_dtype_;
   DType reduce_dtype_;
-  bool can_share_masters_, can_share_casts_;
+  bool can_share_masters_, can_share_casts_, can_share_grads_;
   bool keeps_low_precision_grads_;
   bool use_orig_params_;
   std::vector<bool> has_grads_;  // by parameter
@@ -203,7 +228,10 @@ class UnitStorage {
   SharedParts parts_;        // all ranks' masters, of which master_ is this rank's and owns parts_.memory; or their casts
   std::uint64_t round_ = 0;  // [Note: shared masters]
   Event cast_last_read_;     // on this rank
-  bool is_exposed_ = false;  // compute has waited for the parameters
+  SharedParts grad_parts_;
+  std::unique_ptr<GradientTurns> turns_;  // null: gradients are not shared
+  bool sharded_grad_is_part_ = false;     // sharded_grad_ is grad_parts_.own
+  bool is_exposed_ = false;               // compute has waited for the parameters
 };
 
 }  // namespace mica::fsdp

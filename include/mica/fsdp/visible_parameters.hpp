@@ -20,7 +20,7 @@ struct VisibleParameter {
 /// Parameters of all units in module order, without ignored ones.
 /// Original-parameter mode (RootOptions::use_orig_params): one under each full name. The sharded piece is always 1-D and may be
 /// empty. Parameters that are unsharded now (shard_grad_op between forward and backward) are shown whole, as are unsharded
-/// gradients after a backward under no_sync.
+/// gradients after a backward under no_sync (not those that ranks share: [Note: shared gradients]).
 /// Otherwise: one flat parameter per unit, "<unit>.flat_param" ("flat_param" of the root unit), which is the rank's shard with
 /// its padding. Optimizers and checkpoints do not use this: they walk Root::pieces() in either mode.
 [[nodiscard]] std::vector<VisibleParameter> visible_parameters(const Root& root);

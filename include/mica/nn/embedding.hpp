@@ -12,6 +12,7 @@ class Embedding final : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t width, double weight_std = 0.02);
 
+  [[nodiscard]] bool writes_grads_in_turns() const override { return true; }
   [[nodiscard]] Parameter& weight() { return weight_; }
   /// The forward together with that of the positions after it ([Note: fused neighbours] in fused.hpp).
   [[nodiscard]] Tensors forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions, Record* record,

@@ -20,6 +20,8 @@ class HeadLoss final : public Module {
   /// Tied: uses `weight` [vocab, width] of a module that comes earlier in the model.
   explicit HeadLoss(Parameter& weight);
 
+  [[nodiscard]] bool writes_grads_in_turns() const override { return true; }
+
   /// record.saved
   static constexpr std::size_t kHidden = 0;   // [B, T, width]
   static constexpr std::size_t kTargets = 1;  // [B, T] i32

@@ -114,6 +114,9 @@ class Module {
   /// gathered.
   [[nodiscard]] virtual bool has_forward() const { return true; }
 
+  /// Whether its backward writes the gradients of all parameters that it owns or uses by Parameter::write_grad_in_turns().
+  [[nodiscard]] virtual bool writes_grads_in_turns() const { return false; }
+
   /// At most one unit is attached; null detaches.
   void set_hooks(std::shared_ptr<ModuleHooks> hooks) { hooks_ = std::move(hooks); }
   [[nodiscard]] ModuleHooks* hooks() const { return hooks_.get(); }

@@ -22,6 +22,7 @@ struct Initializer {
 struct GradTarget {
   TensorView view;
   Write mode = Write::overwrite;
+  RowTurns* turns = nullptr;  ///< other ranks write it, too ([Note: writing in turns])
 };
 
 class ModuleHooks;
@@ -37,15 +38,21 @@ struct Parameter {
   /// The unit that owns the storage; null if no unit does.
   const ModuleHooks* holder = nullptr;
 
-  TensorView data;            ///< [shape]; absent while sharded
-  TensorView grad;            ///< [shape], its own dtype; absent while no gradient may be written
-  bool grad_written = false;  ///< since the storage was provided: the next write accumulates
+  TensorView data;                 ///< [shape]; absent while sharded
+  TensorView grad;                 ///< [shape], its own dtype; absent while no gradient may be written
+  RowTurns* grad_turns = nullptr;  ///< in which `grad` is written; null: this rank writes it alone
+  bool grad_written = false;       ///< since the storage was provided: the next write accumulates
 
   /// Where one backward writes the gradient; marks it as written. Absent for a frozen parameter.
   [[nodiscard]] GradTarget write_grad() {
+    invariant(!grad_turns, "only modules that say so (Module::writes_grads_in_turns()) write gradients in turns");
+    return write_grad_in_turns();
+  }
+  /// The same where the gradient may be one that ranks share: for a module that writes GradTarget::view in GradTarget::turns.
+  [[nodiscard]] GradTarget write_grad_in_turns() {
     if (!requires_grad) return {};
     invariant(static_cast<bool>(grad) || shape.numel() == 0, "a gradient is written while its storage is there");
-    const GradTarget target{grad, grad_written ? Write::accumulate : Write::overwrite};
+    const GradTarget target{grad, grad_written ? Write::accumulate : Write::overwrite, grad_turns};
     grad_written = true;
     return target;
   }

@@ -25,9 +25,10 @@ struct MemoryLevel {
 ///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
 ///   one whose storage is kept back so that the gather need not wait for it (0 where masters are shared: each rank counts its
 ///   own part of them; m*P_u all the time for units that share casts). Strategies that keep parameters hold all
-///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
-///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
-///   while it is cast; and the model's activations, workspace and staging on top.
+///   units' instead; unsharded gradients r*S*P_u of the root unit (where ranks share those of its tables: of the other elements only, 4
+///   bytes each, but its sharded gradient is there all the time), of the one that computes and, threaded, of the one being reduced (a
+///   single rank needs none of them if they can become the sharded ones); one shard in param_dtype while it is cast; and the model's
+///   activations, workspace and staging on top.
 struct StepMemory {
   MemoryLevel start;
   MemoryLevel forward_peak, backward_peak;  ///< over all micro-batches

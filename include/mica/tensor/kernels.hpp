@@ -9,6 +9,7 @@
 
 #include "mica/device/pool.hpp"
 #include "mica/tensor/philox.hpp"
+#include "mica/tensor/row_turns.hpp"
 #include "mica/tensor/tensor_view.hpp"
 
 namespace mica {
@@ -197,8 +198,9 @@ class Kernels {
   /// range, the CPU's stream fails with an error that names it; on a GPU the row becomes NaN and gets no gradient.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
   /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows of ids that do not occur.
+  /// @param turns  those in which dtokens is written ([Note: writing in turns]); null: it is this rank's own. On a CPU only.
   virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
-                                  TensorView dpositions, Write positions_mode) = 0;
+                                  TensorView dpositions, Write positions_mode, RowTurns* turns = nullptr) = 0;
   /// Causal self-attention, scale 1/sqrt(D); y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward),
   /// optional. At most one head's scores exist at a time per thread.
   virtual void attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) = 0;
@@ -225,8 +227,10 @@ class Kernels {
   virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale, TensorView loss) = 0;
   /// The loss and its gradient, with one product for the logits. dloss [1] f32; loss (optional), dhidden (optional)
   /// overwritten; dw [V,C] (optional) by `dw_mode`.
+  /// @param turns  those in which dw is written, as in embedding_backward()
   virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                                  ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) = 0;
+                                  ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode,
+                                  RowTurns* turns = nullptr) = 0;
   /// For generation: out [M,V] f32 = hidden [M,C] w[V,C]^T.
   void logits(Stream& s, ConstTensorView hidden, ConstTensorView w, TensorView out) { linear(s, hidden, w, {}, out); }
   /// y = x with each element dropped with probability p, kept ones scaled by 1/(1-p). x [B, ...]; row b is drawn from

@@ -46,6 +46,8 @@ class CpuKernels final : public Kernels {
   [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) { return pool_.allocate(bytes, MemoryRole::workspace, s); }
   void record(const char* task, const ProductSpec& spec);
   void enqueue_head(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode);
+  void enqueue_head_in_turns(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode,
+                             RowTurns& turns);
 
   Pool& pool_;
   std::int64_t logits_bytes_;

@@ -169,14 +169,27 @@ void CpuKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView token
 }
 
 void CpuKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
-                                    TensorView dpositions, Write positions_mode) {
+                                    TensorView dpositions, Write positions_mode, RowTurns* turns) {
   const std::int64_t width = dy.shape.back();
   const std::int64_t seq_len = ids.shape.back();
   check_embedding_backward(dy, ids, dtokens, dpositions);
   const Buffer space = scratch(s, embedding_backward_scratch_bytes(ids.numel(), width, omp_get_max_threads()));
+  if (turns) {
+    for (int i = 0; i < turns->num_ranges(); ++i) {
+      const RowTurns::Turn turn = turns->take(s);
+      const RowRange range = row_range(dtokens.shape[0], turns->num_ranges(), turn.range);
+      const Write mode = turn.is_first ? tokens_mode : Write::accumulate;
+      enqueue(s, "embedding_backward", {reads(dy), reads(ids), mica::writes(rows_of(dtokens, range)), writes(space)},
+              [=, memory = space.data()] { embedding_backward_tokens(dy, ids, dtokens, range, mode, memory); });
+      turns->pass_on(s);
+    }
+    turns->end(s);
+    dtokens = {};
+  }
+  if (!dtokens && !dpositions) return;
   enqueue(s, "embedding_backward", {reads(dy), reads(ids), mica::writes(dtokens), mica::writes(dpositions), writes(space)},
           [=, memory = space.data()] {
-            if (dtokens) embedding_backward_tokens(dy, ids, dtokens, tokens_mode, memory);
+            if (dtokens) embedding_backward_tokens(dy, ids, dtokens, {0, dtokens.shape[0]}, tokens_mode, memory);
             if (dpositions) embedding_backward_positions(dy, seq_len, dpositions, positions_mode, memory);
           });
 }

@@ -140,15 +140,57 @@ void CpuKernels::enqueue_head(Stream& s, const char* what, const HeadTensors& t,
     if (t.dw && dw_mode == Write::overwrite) fill(s, t.dw, 0.0);
     return;
   }
-  const HeadLoss head(products_, t, scale, dw_mode, logits_bytes_);
-  if (record_) {
-    for (const ProductSpec& spec : head.product_specs()) record(what, spec);
+  const auto head = std::make_shared<const HeadLoss>(products_, t, scale, dw_mode, logits_bytes_, /*num_ranges=*/1);
+  for (std::int64_t chunk = 0; record_ && chunk < head->num_chunks(); ++chunk) {
+    for (const ProductSpec& spec : head->chunk_specs(chunk)) record(what, spec);
+    if (t.dw) record(what, head->dw_spec(chunk, 0));
   }
-  const Buffer space = scratch(s, head.scratch_bytes());
+  const Buffer space = scratch(s, head->scratch_bytes());
   enqueue(s, what,
           {reads(t.hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(t.loss), mica::writes(t.dhidden), mica::writes(t.dw),
            writes(space)},
-          [head, memory = space.data()] { head.run(memory); });
+          [head, dw_mode, memory = space.data()] {
+            for (std::int64_t chunk = 0; chunk < head->num_chunks(); ++chunk) {
+              head->run_chunk(chunk, memory);
+              head->write_dw(chunk, 0, chunk == 0 ? dw_mode : Write::accumulate, memory);
+            }
+            head->sum_losses(memory);
+          });
+}
+
+void CpuKernels::enqueue_head_in_turns(Stream& s, const char* what, const HeadTensors& t, double scale, Write dw_mode, RowTurns& turns) {
+  const auto for_each_turn = [&](const auto& write) {
+    for (int i = 0; i < turns.num_ranges(); ++i) {
+      const RowTurns::Turn turn = turns.take(s);
+      const TensorView rows = rows_of(t.dw, row_range(t.dw.shape[0], turns.num_ranges(), turn.range));
+      if (rows.numel() > 0) write(turn.range, rows, turn.is_first ? dw_mode : Write::accumulate);
+      turns.pass_on(s);
+    }
+  };
+  if (check_head(what, t).rows == 0) {
+    if (t.loss) fill(s, t.loss, 0.0);
+    for_each_turn([&](int, TensorView rows, Write mode) {
+      if (mode == Write::overwrite) fill(s, rows, 0.0);
+    });
+    return turns.end(s);
+  }
+  const auto head = std::make_shared<const HeadLoss>(products_, t, scale, dw_mode, logits_bytes_, turns.num_ranges());
+  const Buffer space = scratch(s, head->scratch_bytes());
+  for (std::int64_t chunk = 0; chunk < head->num_chunks(); ++chunk) {
+    const ConstTensorView hidden = head->chunk_of(t.hidden, chunk);
+    for (const ProductSpec& spec : head->chunk_specs(chunk)) record(what, spec);
+    enqueue(s, what,
+            {reads(hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(head->chunk_of(t.dhidden, chunk)), writes(space)},
+            [head, chunk, memory = space.data()] { head->run_chunk(chunk, memory); });
+    for_each_turn([&](int range, TensorView rows, Write mode) {
+      record(what, head->dw_spec(chunk, range));
+      // Of the scratch memory a range's columns of logits, as far as bytes are counted.
+      enqueue(s, what, {reads(hidden), mica::writes(rows), mica::writes(space.data(), head->scratch_bytes() / turns.num_ranges())},
+              [head, chunk, range, mode, memory = space.data()] { head->write_dw(chunk, range, mode, memory); });
+    });
+  }
+  turns.end(s);
+  enqueue(s, what, {mica::writes(t.loss), writes(space)}, [head, memory = space.data()] { head->sum_losses(memory); });
 }
 
 void CpuKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale, TensorView loss) {
@@ -156,9 +198,11 @@ void CpuKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w,
 }
 
 void CpuKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                                    ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
-  enqueue_head(s, "head_loss_backward",
-               {.hidden = hidden, .w = w, .targets = targets, .dloss = dloss, .loss = loss, .dhidden = dhidden, .dw = dw}, scale, dw_mode);
+                                    ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode,
+                                    RowTurns* turns) {
+  const HeadTensors t{.hidden = hidden, .w = w, .targets = targets, .dloss = dloss, .loss = loss, .dhidden = dhidden, .dw = dw};
+  if (turns) return enqueue_head_in_turns(s, "head_loss_backward", t, scale, dw_mode, *turns);
+  enqueue_head(s, "head_loss_backward", t, scale, dw_mode);
 }
 
 }  // namespace mica::cpu

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "loops.hpp"
 #include "parallel.hpp"
@@ -63,18 +62,21 @@ std::int64_t embedding_backward_scratch_bytes(std::int64_t num_ids, std::int64_t
   return order_bytes(num_ids) + threads * row_sum_numel(width) * 4;
 }
 
-void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write mode, void* scratch) {
+void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, const RowRange& range, Write mode,
+                               void* scratch) {
   const auto* id = ids.as<std::int32_t>();
-  const std::int64_t count = ids.numel();
   const std::int64_t width = dtokens.shape.back();
-  check_ids(id, count, dtokens.shape[0]);
-  if (mode == Write::overwrite) zero_rows(dtokens, 0, dtokens.shape[0]);
+  check_ids(id, ids.numel(), dtokens.shape[0]);
+  if (mode == Write::overwrite) zero_rows(dtokens, range.begin, range.end);
 
-  auto* order = static_cast<std::int32_t*>(scratch);  // token numbers, grouped by id and ascending within an id
-  std::iota(order, order + count, 0);
+  auto* order = static_cast<std::int32_t*>(scratch);  // numbers of the range's tokens, grouped by id and ascending within an id
+  std::int64_t count = 0;
+  for (std::int32_t i = 0; i < ids.numel(); ++i) {
+    if (id[i] >= range.begin && id[i] < range.end) order[count++] = i;
+  }
   std::sort(order, order + count, [id](std::int32_t a, std::int32_t b) { return id[a] != id[b] ? id[a] < id[b] : a < b; });
 
-  auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + order_bytes(count));
+  auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + order_bytes(ids.numel()));
   parallel_ranges_by_thread(count, row_grain(width), [&](std::int64_t begin, std::int64_t end, int thread) {
     float* sum = sums + thread * row_sum_numel(width);
     // An id's tokens belong to the thread whose range holds the first of them.

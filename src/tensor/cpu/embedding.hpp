@@ -13,7 +13,9 @@ void embedding_forward(ConstTensorView ids, ConstTensorView tokens, ConstTensorV
 
 /// Sums the rows of one id in f32, in the order of the tokens, and writes each row of dtokens once: the same bits on
 /// any number of threads, and no rounding in between when dtokens is bf16 or f16.
-void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write mode, void* scratch);
+/// @param range  of dtokens: other rows are neither read nor written
+void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, const RowRange& range, Write mode,
+                               void* scratch);
 
 /// dpositions[t,:] (+)= sum over the batch of dy[b,t,:]. scratch as above.
 void embedding_backward_positions(ConstTensorView dy, std::int64_t seq_len, TensorView dpositions, Write mode, void* scratch);

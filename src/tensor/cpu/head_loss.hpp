@@ -20,35 +20,53 @@ namespace mica::cpu {
 class HeadLoss {
  public:
   /// @param tensors  checked, with at least one row
-  HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode, std::int64_t logits_bytes);
+  /// @param dw_mode  of the first writing of dw  @param num_ranges  of dw's rows, one product for each ([Note: writing in turns])
+  HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode, std::int64_t logits_bytes,
+           int num_ranges);
 
+  [[nodiscard]] std::int64_t num_chunks() const { return static_cast<std::int64_t>(chunks_.size()); }
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
-  /// The products that run() will compute.
-  [[nodiscard]] std::vector<ProductSpec> product_specs() const;
-  /// On the stream's thread. @throws Error naming the first target that is not -1 and not below V.
-  void run(void* scratch) const;
+  /// The products of run_chunk(), and of write_dw().
+  [[nodiscard]] std::vector<ProductSpec> chunk_specs(std::int64_t chunk) const;
+  [[nodiscard]] ProductSpec dw_spec(std::int64_t chunk, int range) const;
+  /// A chunk's rows of hidden states, or of their gradients.
+  template <class View>
+  [[nodiscard]] View chunk_of(const View& rows, std::int64_t chunk) const {
+    const Chunk& c = chunks_[static_cast<std::size_t>(chunk)];
+    return rows ? rows.slice(c.first_row * width_, c.num_rows * width_) : View();
+  }
+
+  // On the stream's thread, in this order. All get the same scratch.
+  /// The chunk's losses, dhidden and the gradients of its logits. @throws Error naming the first target that is not -1 and not below V.
+  void run_chunk(std::int64_t chunk, void* scratch) const;
+  /// From the latter, dw's rows of a range. Nothing where no dw is wanted.
+  void write_dw(std::int64_t chunk, int range, Write mode, void* scratch) const;
+  /// After the last chunk.
+  void sum_losses(void* scratch) const;
 
  private:
-  struct ChunkProducts {
+  struct DwProducts {
+    std::shared_ptr<const Product> overwriting, accumulating;  // null: not needed
+  };
+  struct Chunk {
+    std::int64_t first_row, num_rows;
     std::shared_ptr<const Product> logits;
     std::shared_ptr<const Product> dhidden;  // null: not wanted
-    std::shared_ptr<const Product> dw;
+    std::vector<DwProducts> dw;              // by range; empty: not wanted
   };
-  [[nodiscard]] std::int64_t num_chunks() const;
-  [[nodiscard]] std::int64_t chunk_rows(std::int64_t chunk) const;
-  [[nodiscard]] bool is_accumulating(std::int64_t chunk) const { return accumulate_dw_ || chunk > 0; }
+  [[nodiscard]] RowRange range(int i) const { return row_range(vocab_, num_ranges_, i); }
   [[nodiscard]] ProductSpec logits_spec(std::int64_t rows) const;
   [[nodiscard]] ProductSpec dhidden_spec(std::int64_t rows) const;
-  [[nodiscard]] ProductSpec dw_spec(std::int64_t rows, bool accumulate) const;
-  [[nodiscard]] ChunkProducts find(Products& products, std::int64_t chunk) const;
-  void run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products, std::byte* scratch) const;
+  [[nodiscard]] ProductSpec dw_spec(std::int64_t rows, const RowRange& classes, Write mode) const;
+  [[nodiscard]] Chunk find(Products& products, std::int64_t first_row, std::int64_t num_rows) const;
 
   arguments::HeadTensors t_;
   double scale_;
-  bool accumulate_dw_;
-  std::int64_t rows_, width_, vocab_;    // M, C, V
-  std::int64_t chunk_ = 0, stride_ = 0;  // rows of a chunk; f32 elements between rows of logits
-  ChunkProducts first_, middle_, last_;  // one chunk: only last_ is set
+  Write dw_mode_;
+  std::int64_t rows_, width_, vocab_;  // M, C, V
+  int num_ranges_;
+  std::int64_t stride_;  // f32 elements between rows of logits
+  std::vector<Chunk> chunks_;
   std::int64_t losses_offset_ = 0, inner_offset_ = 0, scratch_bytes_ = 0;
 };
 

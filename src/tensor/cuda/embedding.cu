@@ -159,7 +159,8 @@ void CudaKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView toke
 }
 
 void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
-                                     TensorView dpositions, Write positions_mode) {
+                                     TensorView dpositions, Write positions_mode, RowTurns* turns) {
+  require(turns == nullptr, "embedding_backward: gradients are written in turns on a CPU only");
   const std::int64_t width = dy.shape.back();
   const std::int64_t count = ids.numel(), seq_len = ids.shape.back();
   check_embedding_backward(dy, ids, dtokens, dpositions);

@@ -239,7 +239,9 @@ void CudaKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w
 }
 
 void CudaKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                                     ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
+                                     ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode,
+                                     RowTurns* turns) {
+  require(turns == nullptr, "head_loss_backward: gradients are written in turns on a CPU only");
   head(s, "head_loss_backward", {hidden, w, targets, dloss, loss, dhidden, dw}, scale, dw_mode);
 }
 

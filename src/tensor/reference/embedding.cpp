@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <utility>
+
 #include "reference_kernels.hpp"
 #include "values.hpp"
 
@@ -24,12 +27,13 @@ void ReferenceKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView
 }
 
 void ReferenceKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
-                                          TensorView dpositions, Write positions_mode) {
+                                          TensorView dpositions, Write positions_mode, RowTurns* turns) {
   const std::int64_t cols = dy.shape.back();
   const std::int64_t rows = ids.numel();
   const std::int64_t seq_len = ids.shape.back();
   expect_numel(dy, rows * cols, "embedding_backward: dy [B,T,C]");
-  s.submit("embedding_backward", {reads(dy), reads(ids), writes(dtokens), writes(dpositions)}, [=] {
+  const auto all_tokens = std::make_shared<Values>();
+  s.submit("embedding_backward", {reads(dy), reads(ids), writes(turns ? TensorView() : dtokens), writes(dpositions)}, [=] {
     const auto* id = ids.as<std::int32_t>();
     const Values dys = values(dy);
     if (dtokens) {
@@ -37,7 +41,8 @@ void ReferenceKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTe
       for (std::int64_t i = 0; i < rows; ++i) {
         for (std::int64_t j = 0; j < cols; ++j) dts[at(id[i], cols, j)] += dys[at(i, cols, j)];
       }
-      store(dtokens, dts, tokens_mode);
+      if (!turns) store(dtokens, dts, tokens_mode);
+      *all_tokens = std::move(dts);
     }
     if (dpositions) {
       Values dps(static_cast<std::size_t>(dpositions.numel()));
@@ -47,6 +52,7 @@ void ReferenceKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTe
       store(dpositions, dps, positions_mode);
     }
   });
+  if (turns) store_in_turns(s, "embedding_backward", dtokens, all_tokens, tokens_mode, *turns);
 }
 
 }  // namespace mica::reference

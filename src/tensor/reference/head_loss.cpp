@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "reference_kernels.hpp"
 #include "values.hpp"
@@ -53,32 +55,38 @@ void ReferenceKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorV
 }
 
 void ReferenceKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                                          ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
+                                          ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode,
+                                          RowTurns* turns) {
   check_shapes(hidden, w, targets);
-  s.submit("head_loss_backward", {reads(hidden), reads(w), reads(targets), reads(dloss), writes(loss), writes(dhidden), writes(dw)}, [=] {
-    const Values hs = values(hidden), ws = values(w);
-    const auto* target = targets.as<std::int32_t>();
-    const std::int64_t cols = hidden.shape.back();
-    const double factor = scale * scalar(dloss);
-    Values dhs(hs.size()), dws(ws.size());
-    double sum = 0;
-    for (std::int64_t i = 0; i < hidden.shape.rows(); ++i) {
-      if (target[i] == kIgnored) continue;
-      Values row = logits_of(hs, i, ws, cols);
-      sum += softmax_loss(row, target[i]);
-      row[static_cast<std::size_t>(target[i])] -= 1;
-      for (std::size_t v = 0; v < row.size(); ++v) {
-        const auto class_row = static_cast<std::int64_t>(v);
-        for (std::int64_t j = 0; j < cols; ++j) {
-          dhs[at(i, cols, j)] += factor * row[v] * ws[at(class_row, cols, j)];
-          dws[at(class_row, cols, j)] += factor * row[v] * hs[at(i, cols, j)];
-        }
-      }
-    }
-    store(loss, {scale * sum});
-    store(dhidden, dhs);
-    store(dw, dws, dw_mode);
-  });
+  const TensorView own_dw = turns ? TensorView() : dw;
+  const auto all_dw = std::make_shared<Values>();
+  s.submit("head_loss_backward", {reads(hidden), reads(w), reads(targets), reads(dloss), writes(loss), writes(dhidden), writes(own_dw)},
+           [=] {
+             const Values hs = values(hidden), ws = values(w);
+             const auto* target = targets.as<std::int32_t>();
+             const std::int64_t cols = hidden.shape.back();
+             const double factor = scale * scalar(dloss);
+             Values dhs(hs.size()), dws(ws.size());
+             double sum = 0;
+             for (std::int64_t i = 0; i < hidden.shape.rows(); ++i) {
+               if (target[i] == kIgnored) continue;
+               Values row = logits_of(hs, i, ws, cols);
+               sum += softmax_loss(row, target[i]);
+               row[static_cast<std::size_t>(target[i])] -= 1;
+               for (std::size_t v = 0; v < row.size(); ++v) {
+                 const auto class_row = static_cast<std::int64_t>(v);
+                 for (std::int64_t j = 0; j < cols; ++j) {
+                   dhs[at(i, cols, j)] += factor * row[v] * ws[at(class_row, cols, j)];
+                   dws[at(class_row, cols, j)] += factor * row[v] * hs[at(i, cols, j)];
+                 }
+               }
+             }
+             store(loss, {scale * sum});
+             store(dhidden, dhs);
+             store(own_dw, dws, dw_mode);
+             *all_dw = std::move(dws);
+           });
+  if (turns) store_in_turns(s, "head_loss_backward", dw, all_dw, dw_mode, *turns);
 }
 
 }  // namespace mica::reference

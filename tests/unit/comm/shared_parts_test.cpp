@@ -130,6 +130,51 @@ TEST(SharedParts, AReaderWaitsForALateWriter) {
   }
 }
 
+// Ranks with more and fewer visits write all ranges, one after another and always in the same order.
+TEST(SharedParts, MembersWriteInTurns) {
+  constexpr int kCalls = 20;
+  for (const int num_ranks : {2, 3, 5}) {
+    const auto visits_of = [](int rank, int call) { return 1 + (rank + call) % 3; };
+    std::vector<std::vector<int>> writers(static_cast<std::size_t>(num_ranks)), expected = writers;
+    for (int range = 0; range < num_ranks; ++range) {
+      for (int call = 0; call < kCalls; ++call) {
+        for (int visit = 0; visit < 3; ++visit) {
+          for (int turn = 0; turn < num_ranks; ++turn) {
+            const int rank = (range - turn + num_ranks) % num_ranks;
+            if (visit < visits_of(rank, call)) expected[static_cast<std::size_t>(range)].push_back(rank);
+          }
+        }
+      }
+    }
+    run_local_ranks(
+        num_ranks,
+        [&](World world) {
+          const auto pool = make_cpu_pool();
+          const auto stream = make_cpu_stream("compute", StreamMode::threaded);
+          const SharedParts parts = world->allocate_parts(*pool, 1, DType::f32, kRole, *stream);
+          for (int call = 0; call < kCalls; ++call) {
+            const std::uint64_t base = static_cast<std::uint64_t>(call) * PartTurn::kTurnsOfACall;
+            for (int visit = 0; visit < visits_of(world->rank(), call); ++visit) {
+              for (int turn = 0; turn < num_ranks; ++turn) {
+                const PartTurn mine{.base = base, .visit = visit, .turn = turn, .rank = world->rank(), .num_ranks = num_ranks};
+                world->wait_for_turn(*stream, "head", parts, mine);
+                stream->submit("write", {}, [&, range = mine.range(), rank = world->rank()] {
+                  writers[static_cast<std::size_t>(range)].push_back(rank);
+                  std::this_thread::sleep_for(std::chrono::microseconds(rank * 37 % 50));
+                });
+                parts.publish(*stream, mine.number());
+              }
+            }
+            parts.publish(*stream, base + PartTurn::kTurnsOfACall);
+          }
+          world->wait_for_written(*stream, "head", parts, kCalls * PartTurn::kTurnsOfACall);
+          stream->synchronize();
+        },
+        kShares);
+    EXPECT_EQ(writers, expected) << num_ranks << " ranks";
+  }
+}
+
 // A wait that nobody will end is named, and an abort ends it.
 TEST(SharedParts, AbortEndsWaits) {
   for (const bool for_written : {true, false}) {

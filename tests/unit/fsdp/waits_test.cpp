@@ -24,6 +24,7 @@ using fsdp::Strategy;
 /// too, so it is off in some.
 std::vector<ParityCase> configurations() {
   return {
+      {.model = ParityCase::Model::large_gpt2, .accumulation = 2},
       {.strategy = Strategy::full_shard, .limit_all_gathers = false},
       {.strategy = Strategy::full_shard, .param_dtype = DType::bf16, .reduce_dtype = DType::bf16, .accumulation = 2},
       {.strategy = Strategy::full_shard, .backward_prefetch = BackwardPrefetch::post, .forward_prefetch = true, .checkpointed = true},

@@ -214,6 +214,34 @@ TEST_P(Exact, F4_SharedMemory) {
   }
 }
 
+// Tables whose gradients the ranks of a group write in turns; the other parameters' are each rank's own.
+TEST_P(Exact, F4_SharedGradients) {
+  for (const Grid& grid : grids(GetParam())) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const bool tied : {true, false}) {
+        for (const bool in_backward : {false, true}) {
+          PlannedRun run = gpt2_run();
+          run.make_model = [tied] {
+            return std::make_unique<nn::Gpt2>(
+                nn::Gpt2Config{.layers = 2, .heads = 2, .width = 64, .context = 8, .vocab_size = 4099, .tie_embeddings = tied});
+          };
+          run.options.strategy = grid.strategy;
+          run.shard_size = grid.shard_size;
+          run.mode = mode;
+          run.shares_memory = true;
+          run.steps_in_backward = in_backward;
+          run.micro_batches = in_backward ? 1 : 3;
+          run.no_sync = !in_backward && tied;
+          if (tied) run.options.mixed_precision = {DType::bf16, DType::f32};
+          expect_exact(run,
+                       fmt::format("shared gradients, {} shard_size {} {} {} in backward {}", strategy_name(grid.strategy), grid.shard_size,
+                                   mode == StreamMode::inlined ? "inline" : "threaded", tied ? "tied" : "untied", in_backward));
+        }
+      }
+    }
+  }
+}
+
 // In one root: flat blocks, whose masters are shared, and a root unit cut parameter by parameter; and the other way round.
 TEST_P(Exact, F4_SomeUnitsShareMasters) {
   for (const bool blocks_share : {false, true}) {
