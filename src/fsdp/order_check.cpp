@@ -155,7 +155,8 @@ void OrderCheck::compare_gradients(const Unit& unit) {
     throw Error(fmt::format(
         "parameter {} of unit {} has {} gradient on rank {} and {} on rank {}, and in original-parameter "
         "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
-        "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes an absent gradient as zero (but for large tables with mesh.backend=shared)",
+        "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes an absent gradient as zero "
+        "(but for large tables with mesh.backend=shared)",
         parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(), *first != 0 ? "a" : "no",
         world_rank_of(0), *other != 0 ? "one" : "none", world_rank_of(static_cast<std::ptrdiff_t>(r))));
   }

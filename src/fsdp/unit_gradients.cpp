@@ -35,10 +35,9 @@ void UnitStorage::share_grads() {
 
 void UnitStorage::begin_turns(RateLimiter& limiter) {
   Stream& compute = device_mesh_.compute();
-  if (sharded_grad_is_part_) {
+  if (sharded_grad_ && sharded_grad_.view().data == grad_parts_.own.data) {
     allocate_sharded_grad(compute);
     device_mesh_.kernels().copy(compute, grad_parts_.own, sharded_grad_.view());
-    sharded_grad_is_part_ = false;
   }
   std::int64_t numel = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) numel += is_in_turns(i) ? 0 : parameters_[i].parameter->shape.numel();
@@ -188,9 +187,7 @@ void UnitStorage::reduce_turns(RateLimiter& limiter, Stream& reduce_stream, Stre
                      .division = division_factors(device_mesh_.geometry().world_size),
                      .post_backward = reduce_stream,
                      .result_stream = result_stream});
-  if (adds) return;
-  sharded_grad_ = StoredTensor(part);
-  sharded_grad_is_part_ = true;
+  if (!adds) sharded_grad_ = StoredTensor(part);
 }
 
 void UnitStorage::note_written_grads() {
@@ -233,7 +230,6 @@ void UnitStorage::zero_grad() {
   Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();
   sharded_grad_.used_until(other.record());
   sharded_grad_.reset();
-  sharded_grad_is_part_ = false;
   has_grads_.assign(has_grads_.size(), false);
 }
 

@@ -350,7 +350,6 @@ void UnitStorage::drop_arrays() {
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   hide_grads();
   for (StoredTensor* each : {&unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->reset();
-  sharded_grad_is_part_ = false;
 }
 
 }  // namespace mica::fsdp

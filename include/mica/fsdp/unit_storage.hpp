@@ -230,7 +230,6 @@ class UnitStorage {
   Event cast_last_read_;     // on this rank
   SharedParts grad_parts_;
   std::unique_ptr<GradientTurns> turns_;  // null: gradients are not shared
-  bool sharded_grad_is_part_ = false;     // sharded_grad_ is grad_parts_.own
   bool is_exposed_ = false;               // compute has waited for the parameters
 };
 

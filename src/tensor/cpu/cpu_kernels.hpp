@@ -14,9 +14,9 @@
 namespace mica::cpu {
 
 /// Kernels on CPU streams. Each method checks its arguments, finds its products, takes its scratch from the pool and
-/// enqueues one task. The host returns scratch to the pool at once, which its home stream makes safe.
-/// The methods are in cpu_products.cpp, cpu_layers.cpp, cpu_attention.cpp, cpu_losses.cpp, cpu_elementwise.cpp, cpu_exact.cpp
-/// and cpu_optimizers.cpp.
+/// enqueues one task (several for what is written in turns). The host returns scratch to the pool at once, which its home stream makes
+/// safe. The methods are in cpu_products.cpp, cpu_layers.cpp, cpu_attention.cpp, cpu_losses.cpp, cpu_elementwise.cpp, cpu_exact.cpp and
+/// cpu_optimizers.cpp.
 class CpuKernels final : public Kernels {
  public:
   CpuKernels(Pool& pool, const CpuKernelsOptions& options);

@@ -4,6 +4,7 @@
 
 #include "mica/tensor/random.hpp"
 
+#include "../each_turn.hpp"
 #include "../layer_arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "embedding.hpp"
@@ -175,14 +176,10 @@ void CpuKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorVi
   check_embedding_backward(dy, ids, dtokens, dpositions);
   const Buffer space = scratch(s, embedding_backward_scratch_bytes(ids.numel(), width, omp_get_max_threads()));
   if (turns) {
-    for (int i = 0; i < turns->num_ranges(); ++i) {
-      const RowTurns::Turn turn = turns->take(s);
-      const RowRange range = row_range(dtokens.shape[0], turns->num_ranges(), turn.range);
-      const Write mode = turn.is_first ? tokens_mode : Write::accumulate;
-      enqueue(s, "embedding_backward", {reads(dy), reads(ids), mica::writes(rows_of(dtokens, range)), writes(space)},
-              [=, memory = space.data()] { embedding_backward_tokens(dy, ids, dtokens, range, mode, memory); });
-      turns->pass_on(s);
-    }
+    for_each_turn(s, *turns, dtokens.shape[0], tokens_mode, [&](int, const RowRange& rows, Write mode) {
+      enqueue(s, "embedding_backward", {reads(dy), reads(ids), mica::writes(rows_of(dtokens, rows)), writes(space)},
+              [=, memory = space.data()] { embedding_backward_tokens(dy, ids, dtokens, rows, mode, memory); });
+    });
     turns->end(s);
     dtokens = {};
   }

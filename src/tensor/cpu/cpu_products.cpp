@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "../each_turn.hpp"
 #include "../product_arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "head_loss.hpp"
@@ -159,18 +160,11 @@ void CpuKernels::enqueue_head(Stream& s, const char* what, const HeadTensors& t,
 }
 
 void CpuKernels::enqueue_head_in_turns(Stream& s, const char* what, const HeadTensors& t, double scale, Write dw_mode, RowTurns& turns) {
-  const auto for_each_turn = [&](const auto& write) {
-    for (int i = 0; i < turns.num_ranges(); ++i) {
-      const RowTurns::Turn turn = turns.take(s);
-      const TensorView rows = rows_of(t.dw, row_range(t.dw.shape[0], turns.num_ranges(), turn.range));
-      if (rows.numel() > 0) write(turn.range, rows, turn.is_first ? dw_mode : Write::accumulate);
-      turns.pass_on(s);
-    }
-  };
-  if (check_head(what, t).rows == 0) {
+  const HeadDims dims = check_head(what, t);
+  if (dims.rows == 0) {
     if (t.loss) fill(s, t.loss, 0.0);
-    for_each_turn([&](int, TensorView rows, Write mode) {
-      if (mode == Write::overwrite) fill(s, rows, 0.0);
+    for_each_turn(s, turns, dims.vocab, dw_mode, [&](int, const RowRange& rows, Write mode) {
+      if (mode == Write::overwrite) fill(s, rows_of(t.dw, rows), 0.0);
     });
     return turns.end(s);
   }
@@ -182,10 +176,12 @@ void CpuKernels::enqueue_head_in_turns(Stream& s, const char* what, const HeadTe
     enqueue(s, what,
             {reads(hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(head->chunk_of(t.dhidden, chunk)), writes(space)},
             [head, chunk, memory = space.data()] { head->run_chunk(chunk, memory); });
-    for_each_turn([&](int range, TensorView rows, Write mode) {
+    for_each_turn(s, turns, dims.vocab, dw_mode, [&](int range, const RowRange& rows, Write mode) {
+      if (rows.num_rows() == 0) return;
       record(what, head->dw_spec(chunk, range));
       // Of the scratch memory a range's columns of logits, as far as bytes are counted.
-      enqueue(s, what, {reads(hidden), mica::writes(rows), mica::writes(space.data(), head->scratch_bytes() / turns.num_ranges())},
+      enqueue(s, what,
+              {reads(hidden), mica::writes(rows_of(t.dw, rows)), mica::writes(space.data(), head->scratch_bytes() / turns.num_ranges())},
               [head, chunk, range, mode, memory = space.data()] { head->write_dw(chunk, range, mode, memory); });
     });
   }

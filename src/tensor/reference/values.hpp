@@ -6,6 +6,7 @@
 
 #include "mica/tensor/kernels.hpp"
 
+#include "../each_turn.hpp"
 #include "../moment_codes.hpp"
 #include "../scalar_math.hpp"
 
@@ -116,15 +117,11 @@ inline void store(const TensorView& view, Values result, Write mode = Write::ove
 /// Enqueues tasks that store `result`, which a task before them fills, range by range ([Note: writing in turns]).
 inline void store_in_turns(Stream& s, const char* what, const TensorView& table, const std::shared_ptr<const Values>& result, Write mode,
                            RowTurns& turns) {
-  for (int i = 0; i < turns.num_ranges(); ++i) {
-    const RowTurns::Turn turn = turns.take(s);
-    const RowRange rows = row_range(table.shape[0], turns.num_ranges(), turn.range);
+  for_each_turn(s, turns, table.shape[0], mode, [&](int, const RowRange& rows, Write rows_mode) {
     const std::int64_t begin = rows.begin * table.shape.back(), end = rows.end * table.shape.back();
-    s.submit(what, {writes(rows_of(table, rows))}, [=, is_first = turn.is_first] {
-      store(rows_of(table, rows), Values(result->begin() + begin, result->begin() + end), is_first ? mode : Write::accumulate);
-    });
-    turns.pass_on(s);
-  }
+    s.submit(what, {writes(rows_of(table, rows))},
+             [=] { store(rows_of(table, rows), Values(result->begin() + begin, result->begin() + end), rows_mode); });
+  });
   turns.end(s);
 }
 
