@@ -33,14 +33,19 @@ void UnitStorage::share_grads() {
   turns_ = std::make_unique<GradientTurns>(name_, device_mesh_, grad_parts_);
 }
 
+std::int64_t UnitStorage::own_grad_begin(std::size_t i) const {
+  std::int64_t begin = 0;
+  for (std::size_t before = 0; before < i; ++before) begin += is_in_turns(before) ? 0 : parameters_[before].parameter->shape.numel();
+  return begin;
+}
+
 void UnitStorage::begin_turns(RateLimiter& limiter) {
   Stream& compute = device_mesh_.compute();
   if (sharded_grad_ && sharded_grad_.view().data == grad_parts_.own.data) {
     allocate_sharded_grad(compute);
     device_mesh_.kernels().copy(compute, grad_parts_.own, sharded_grad_.view());
   }
-  std::int64_t numel = 0;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) numel += is_in_turns(i) ? 0 : parameters_[i].parameter->shape.numel();
+  const std::int64_t numel = own_grad_begin(parameters_.size());
   if (numel > 0) {
     limiter.make_room();
     const std::int64_t bytes = numel * dtype_bytes(DType::f32);
@@ -74,17 +79,15 @@ void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
 }
 
 void UnitStorage::expose_grads() {
-  std::int64_t own_begin = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
     const std::int64_t numel = parameter.shape.numel();
     const bool in_turns = turns_ && is_in_turns(i);
     const TensorView grad = in_turns ? grad_parts_.whole.slice(layout_->begin_of(i), numel)
-                            : turns_ ? unsharded_grad_.view().slice(own_begin, numel)
+                            : turns_ ? unsharded_grad_.view().slice(own_grad_begin(i), numel)
                                      : unsharded_grad_.view().slice(layout_->begin_of(i), numel);
     parameter.grad = grad.reshaped(parameter.shape);
     parameter.grad_turns = in_turns ? turns_.get() : nullptr;
-    if (!in_turns) own_begin += numel;
   }
 }
 
@@ -98,6 +101,21 @@ void UnitStorage::allocate_sharded_grad(Stream& home) {
   const DType dtype = keeps_low_precision_grads_ ? unsharded_grad_.dtype() : DType::f32;
   const std::int64_t numel = layout_->shard_numel();
   sharded_grad_ = {grad_pool().allocate(numel * dtype_bytes(dtype), MemoryRole::sharded_grad, home), numel, dtype};
+}
+
+void UnitStorage::average_grads(TensorView unsharded, TensorView sharded, Write mode, int shard_size, Stream& result_stream) {
+  reduction_.reduce({.unit_name = name_.c_str(),
+                     .device_mesh = device_mesh_,
+                     .unsharded_grad = unsharded,
+                     .sharded_grad = sharded,
+                     .mode = mode,
+                     .shard_rank = shard_size > 1 ? shard_rank_ : 0,
+                     .shard_size = shard_size,
+                     .shard_group = device_mesh_.reduce_group(),
+                     .all_reduce_group = all_reduce_group(),
+                     .division = division_factors(device_mesh_.geometry().world_size),
+                     .post_backward = *device_mesh_.streams().post_backward,
+                     .result_stream = result_stream});
 }
 
 void UnitStorage::reduce_grads(RateLimiter& limiter) {
@@ -138,18 +156,7 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   }
   // Accumulated on the device: copy engines bring the offloaded gradient here and the result back, beside the kernels.
   if (on_device && mode == Write::accumulate) kernels.copy(result_stream, kept, result);
-  reduction_.reduce({.unit_name = name_.c_str(),
-                     .device_mesh = device_mesh_,
-                     .unsharded_grad = gathered,
-                     .sharded_grad = result,
-                     .mode = mode,
-                     .shard_rank = shard_rank_,
-                     .shard_size = layout_->shard_size(),
-                     .shard_group = device_mesh_.reduce_group(),
-                     .all_reduce_group = all_reduce_group(),
-                     .division = division_factors(device_mesh_.geometry().world_size),
-                     .post_backward = reduce_stream,
-                     .result_stream = result_stream});
+  average_grads(gathered, result, mode, layout_->shard_size(), result_stream);
   if (on_device) kernels.copy(result_stream, result, kept);
   if (rearranged) rearranged.used_until(result_stream.record());
   unsharded_grad_.give_to(limiter, result_stream);
@@ -161,32 +168,16 @@ void UnitStorage::reduce_turns(RateLimiter& limiter, Stream& reduce_stream, Stre
   if (unsharded_grad_) {
     const TensorView own = unsharded_grad_.view();
     group.all_reduce(reduce_stream, name_.c_str(), own, ReduceOp::sum);
-    std::int64_t own_begin = 0;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (is_in_turns(i)) continue;
-      for (const Piece& piece : layout_->pieces(shard_rank_)) {
-        if (piece.parameter != i || piece.empty()) continue;
-        device_mesh_.kernels().copy(reduce_stream, own.slice(own_begin + piece.begin, piece.numel()),
-                                    part.slice(piece.offset, piece.numel()));
-      }
-      own_begin += parameters_[i].parameter->shape.numel();
+    for (const Piece& piece : layout_->pieces(shard_rank_)) {
+      if (is_in_turns(piece.parameter) || piece.empty()) continue;
+      device_mesh_.kernels().copy(reduce_stream, own.slice(own_grad_begin(piece.parameter) + piece.begin, piece.numel()),
+                                  part.slice(piece.offset, piece.numel()));
     }
     unsharded_grad_.give_to(limiter, reduce_stream);
   }
   turns_->wait_until_written(group, reduce_stream);
   const bool adds = static_cast<bool>(sharded_grad_);
-  reduction_.reduce({.unit_name = name_.c_str(),
-                     .device_mesh = device_mesh_,
-                     .unsharded_grad = part,
-                     .sharded_grad = adds ? sharded_grad_.view() : part,
-                     .mode = adds ? Write::accumulate : Write::overwrite,
-                     .shard_rank = 0,
-                     .shard_size = 1,
-                     .shard_group = group,
-                     .all_reduce_group = all_reduce_group(),
-                     .division = division_factors(device_mesh_.geometry().world_size),
-                     .post_backward = reduce_stream,
-                     .result_stream = result_stream});
+  average_grads(part, adds ? sharded_grad_.view() : part, adds ? Write::accumulate : Write::overwrite, 1, result_stream);
   if (!adds) sharded_grad_ = StoredTensor(part);
 }
 

@@ -201,9 +201,13 @@ class UnitStorage {
   void allocate_sharded_grad(Stream& home);
   void begin_turns(RateLimiter& limiter);
   void expose_grads();
+  /// @param shard_size  1 if `unsharded` holds this rank's shard alone, with the sum over the shard group in it.
+  void average_grads(TensorView unsharded, TensorView sharded, Write mode, int shard_size, Stream& result_stream);
   void reduce_turns(RateLimiter& limiter, Stream& reduce_stream, Stream& result_stream);
   [[nodiscard]] bool is_in_turns(std::size_t i) const { return parameters_[i].can_be_written_in_turns && is_large(i); }
   [[nodiscard]] bool is_large(std::size_t i) const;
+  /// Where the i-th parameter's gradient begins in the storage of those that are not written in turns.
+  [[nodiscard]] std::int64_t own_grad_begin(std::size_t i) const;
   void hide_grads();
   void note_written_grads();
   void zero_unwritten_grads();

@@ -185,8 +185,7 @@ TEST(SharedGradients, WhichUnitsShare) {
                         EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter) > 0,
                                   !storage.shares_grads() && storage.shard_size() > 1 && !c.options.root)
                             << c.what;
-                        rig.mesh().world().barrier(rig.compute(), "end");
-                        rig.compute().synchronize();
+                        rig.meet();
                       },
                       {.shares_memory = shares_memory});
     }
@@ -208,8 +207,7 @@ TEST(SharedGradients, AllUsersMustKnowTurns) {
           root_of(*model).initialize(1);
           EXPECT_FALSE(root_of(*model).units()[0]->storage()->shares_grads());
         }
-        rig.mesh().world().barrier(rig.compute(), "end");
-        rig.compute().synchronize();
+        rig.meet();
       },
       kSharing);
 }
@@ -238,8 +236,7 @@ TEST(SharedGradients, AreThereOnce) {
           }
           EXPECT_EQ(rig.pool().stats().peak_of(MemoryRole::unsharded_grad), 4 * kWidth);
           EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter), 0);
-          rig.mesh().world().barrier(rig.compute(), "end");
-          rig.compute().synchronize();
+          rig.meet();
         },
         kSharing);
   }
@@ -264,8 +261,7 @@ TEST(SharedGradients, RanksMayHaveDifferentlyManyTokens) {
                         const Tensor whole = rig.context().make({3 * storage.layout().shard_numel()}, DType::f32);
                         rig.mesh().world().all_gather(rig.compute(), "test", storage.sharded_grad(), whole);
                         if (rig.rank() == 0) grads.at(shares_memory ? 1 : 0) = rig.values(whole);
-                        rig.mesh().world().barrier(rig.compute(), "end");
-                        rig.compute().synchronize();
+                        rig.meet();
                       },
                       {.shares_memory = shares_memory});
     }
@@ -298,8 +294,7 @@ TEST(SharedGradients, APartIsWrittenBehindItsCopy) {
           pass_tokens(model, rig, 7);
           const UnitStorage& storage = *root_of(model).units()[0]->storage();
           if (rig.rank() == 1) grads.at(is_late ? 1 : 0) = rig.values(storage.sharded_grad());
-          rig.mesh().world().barrier(rig.compute(), "end");
-          rig.compute().synchronize();
+          rig.meet();
         },
         kSharing);
   }
@@ -361,8 +356,7 @@ TEST(SharedGradients, TablesMustBeHalfOfTheUnit) {
           fully_shard(model, rig.device_mesh(), {});
           root_of(model).initialize(1);
           EXPECT_EQ(root_of(model).units()[0]->storage()->shares_grads(), are_half);
-          rig.mesh().world().barrier(rig.compute(), "end");
-          rig.compute().synchronize();
+          rig.meet();
         },
         kSharing);
   }
@@ -386,8 +380,7 @@ TEST(SharedGradients, WhatNobodyWroteIsZero) {
         for (Stream* stream : rig.device_mesh().streams().all()) stream->synchronize();
         for (const float value : rig.values(storage.sharded_grad())) ASSERT_EQ(value, 0);
         storage.zero_grad();
-        rig.mesh().world().barrier(rig.compute(), "end");
-        rig.compute().synchronize();
+        rig.meet();
       },
       kSharing);
 }

@@ -42,12 +42,6 @@ struct TwoSharedUnits {
   std::unique_ptr<nn::Sequential> model;
 };
 
-/// Nobody goes away while others still wait for it.
-void meet(RankRig& rig) {
-  rig.mesh().world().barrier(rig.compute(), "end");
-  rig.compute().synchronize();
-}
-
 TEST(SharedMasters, WhichUnitsShare) {
   enum class Shared : std::uint8_t { nothing, masters, casts, casts_of_root };
   struct Case {
@@ -135,7 +129,7 @@ TEST(SharedMasters, WhatIsUnshardedIsTheMastersThemselves) {
           two.inner().reshard();
           EXPECT_FALSE(weight.data);
           EXPECT_EQ(storage.write_master().data, storage.master().data);
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -164,7 +158,7 @@ TEST(SharedCasts, WhatIsUnshardedIsTheRanksCasts) {
             two.inner().reshard();
           }
           EXPECT_EQ(rig.pool().stats().peak, (4 + 2) * numel);
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -191,7 +185,7 @@ TEST(SharedCasts, ACastWaitsForLateReaders) {
           two.inner().storage()->unshard(limiter);
           rig.device_mesh().streams().unshard->submit("cast anew", {}, [&] { EXPECT_TRUE(has_read) << "rank " << late << " is late"; });
           two.inner().reshard();
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -223,7 +217,7 @@ TEST(SharedMasters, AWriterWaitsForALateReader) {
             static_cast<void>(storage.write_master(rig.compute()));
             rig.compute().submit("write", {}, [&] { EXPECT_TRUE(has_read); });
           }
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -247,7 +241,7 @@ TEST(SharedMasters, MastersAreWrittenBehindAStepThatWasGivenUp) {
           two.inner().unshard().wait();
           EXPECT_EQ(rig.values(two.inner().storage()->parameters()[0].parameter->data), numbered(0, 15));
           two.inner().reshard();
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -277,7 +271,7 @@ TEST(SharedMasters, AStepWaitsOnceForEachUnit) {
             EXPECT_EQ(released(device_mesh.reduce_group()), in_backward ? 2 * step : 0) << "on the stream that writes";
             EXPECT_EQ(released(device_mesh.shard_norm_group()), in_backward ? 0 : 2 * step);
           }
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -302,7 +296,7 @@ TEST(SharedMasters, RanksWaitEquallyOftenWhereAStateDictIsLoaded) {
         model.backward(rig.context(), std::move(record), ys);
         load_state_dict(model, dict);
         waits.at(static_cast<std::size_t>(rig.rank())) = rig.device_mesh().shard_norm_group().counts().of(Collective::wait_for_released);
-        meet(rig);
+        rig.meet();
       },
       kShares);
   EXPECT_GT(waits[0], 0);
@@ -325,7 +319,7 @@ TEST(SharedMasters, InitialisingAgainKeepsTheMemory) {
         EXPECT_EQ(storage.master().data, memory);
         EXPECT_EQ(rig.values(storage.master()), initial);
         EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::sharded_param), bytes);
-        meet(rig);
+        rig.meet();
       },
       kShares);
 }
@@ -349,7 +343,7 @@ TEST(SharedMasters, WhatIsSummonedIsWrittenBack) {
                       std::vector<float>(15, static_cast<float>(round)));
             two.inner().reshard();
           }
-          meet(rig);
+          rig.meet();
         },
         kShares);
   }
@@ -375,7 +369,7 @@ TEST(SharedMasters, ALocalStateDictIsMadeBehindTheReaders) {
         const StateDict dict = state_dict(*two.model);
         EXPECT_TRUE(has_read);
         EXPECT_EQ(dict.at("0.flat_param").view().data, two.inner().storage()->master().data);
-        meet(rig);
+        rig.meet();
       },
       kShares);
 }

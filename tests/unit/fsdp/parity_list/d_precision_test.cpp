@@ -120,8 +120,7 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
           EXPECT_EQ(model.layers[0]->weight_seen, DType::bf16);
           EXPECT_EQ(model.layers[1]->x_seen, DType::bf16);
         }
-        rig.mesh().world().barrier(rig.compute(), "end");
-        rig.compute().synchronize();
+        rig.meet();
       };
       run_local_ranks(2, run_rank, {.shares_memory = shares_memory});
     }

@@ -42,6 +42,12 @@ class RankRig {
   nn::Context& context() { return *context_; }
   int rank() { return mesh_->rank(); }
 
+  /// At the end of a test of memory that ranks share: nobody goes away while others still wait for it.
+  void meet() {
+    mesh_->world().barrier(compute(), "end");
+    compute().synchronize();
+  }
+
   std::vector<float> values(ConstTensorView view) {
     std::vector<float> copy(static_cast<std::size_t>(view.numel()));
     if (copy.empty()) return copy;
