@@ -8,7 +8,7 @@
 
 namespace mica {
 
-/// One plain oneDNN matrix product, for mica-bench to compare with: row-major matrices without gaps, all of one dtype, no bias.
+/// One plain oneDNN matrix product, for mica-bench to compare with: row-major matrices, all of one dtype, no bias.
 /// Made for the OpenMP thread count set at that time.
 class RawProduct {
  public:
@@ -18,6 +18,7 @@ class RawProduct {
 };
 
 /// Null: this processor has no instructions for the dtype, and Mica's kernels compute in fp32.
-[[nodiscard]] std::unique_ptr<RawProduct> make_raw_product(const ProductShape& shape);
+/// @param gap  elements between the rows of C: with some, oneDNN 2 takes another kernel. [Note: dense operands]
+[[nodiscard]] std::unique_ptr<RawProduct> make_raw_product(const ProductShape& shape, std::int64_t gap = 0);
 
 }  // namespace mica

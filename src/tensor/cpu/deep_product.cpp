@@ -9,7 +9,6 @@ namespace mica::cpu {
 
 namespace {
 
-constexpr std::int64_t kMostDepth = 1024;
 /// oneDNN may take as many times the bytes of C, or of so many bytes.
 constexpr std::int64_t kMostCopies = 4, kSmallC = 16 << 20;
 

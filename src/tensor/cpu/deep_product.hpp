@@ -11,7 +11,8 @@ namespace mica::cpu {
 /// and 48. It never does so with a depth of 1,024 or less.
 class DeepProduct final : public Product {
  public:
-  /// Whether a product is better made this way. @param scratch_bytes  what oneDNN would take for it
+  static constexpr std::int64_t kMostDepth = 1024;  ///< of a part
+  /// Whether a product would take too much memory. @param scratch_bytes  what oneDNN would take for it
   [[nodiscard]] static bool suits(const ProductSpec& spec, std::int64_t scratch_bytes);
   /// @param products  makes the products of the parts
   DeepProduct(const ProductSpec& spec, Products& products);

@@ -3,6 +3,10 @@
 
 #include <array>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "mica/core/error.hpp"
 
 namespace mica::cpu {
@@ -10,6 +14,20 @@ namespace mica::cpu {
 namespace {
 
 using Desc = dnnl::memory::desc;
+
+/// AMD's processors of family 26.
+bool is_zen5() {
+#if defined(__x86_64__)
+  constexpr unsigned kAmd = 0x68747541;  // "Auth" of "AuthenticAMD"
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0 || ebx != kAmd) return false;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const unsigned family = (eax >> 8U & 0xFU) + (eax >> 20U & 0xFFU);
+  return family == 26;
+#else
+  return false;
+#endif
+}
 
 dnnl::memory::data_type data_type(DType dtype) {
   invariant(dtype == DType::f32 || dtype == DType::bf16, "products are of f32 or bf16");
@@ -68,6 +86,15 @@ bool onednn_reads_in_place(const ProductSpec& spec) {
   constexpr double kMostInverse = 0.0038;
   return onednn_uses(dnnl::cpu_isa::avx2) && !onednn_uses(dnnl::cpu_isa::avx512_core) &&
          1.0 / static_cast<double>(spec.m) + 1.0 / static_cast<double>(spec.n) >= kMostInverse;
+#endif
+}
+
+bool onednn_prefers_parts() {
+#if DNNL_VERSION_MAJOR >= 3
+  return false;  // not measured
+#else
+  static const bool prefers = is_zen5() && onednn_uses(dnnl::cpu_isa::avx512_core) && !onednn_uses(dnnl::cpu_isa::avx512_core_amx);
+  return prefers;
 #endif
 }
 

@@ -18,6 +18,9 @@ namespace mica::cpu {
 /// product of few rows or columns. Its source: src/cpu/x64/gemm/gemm_driver.cpp.
 [[nodiscard]] bool onednn_reads_in_place(const ProductSpec& spec);
 
+/// Whether oneDNN 2 multiplies parts of dense matrices faster than whole ones here. [Note: dense operands]
+[[nodiscard]] bool onednn_prefers_parts();
+
 /// Whether oneDNN's matmul has a fast implementation of these dtypes (bf16: given the instructions).
 [[nodiscard]] bool onednn_supports(const ProductSpec& spec, bool native_bf16);
 

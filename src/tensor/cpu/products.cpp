@@ -12,6 +12,7 @@
 
 #include "converted_product.hpp"
 #include "deep_product.hpp"
+#include "dense_parts.hpp"
 #include "onednn_product.hpp"
 #include "respaced_product.hpp"
 #include "rounded_product.hpp"
@@ -47,6 +48,9 @@ std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   if (RespacedProduct::suits(spec)) return std::make_unique<RespacedProduct>(spec, *this);
   if (SlicedProduct::suits(spec)) return std::make_unique<SlicedProduct>(spec, *this);
   if (TransposingProduct::suits(spec)) return std::make_unique<TransposingProduct>(spec, *this);
+  if (onednn_prefers_parts()) {
+    if (auto product = make_of_dense_parts(spec, faster_parts(spec), *this)) return product;
+  }
   const auto begin = std::chrono::steady_clock::now();
   auto product = std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
   made_.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

@@ -30,13 +30,13 @@ class OnednnRawProduct final : public RawProduct {
 
 }  // namespace
 
-std::unique_ptr<RawProduct> make_raw_product(const ProductShape& s) {
+std::unique_ptr<RawProduct> make_raw_product(const ProductShape& s, std::int64_t gap) {
   const cpu::ProductSpec spec{.m = s.m,
                               .n = s.n,
                               .k = s.k,
                               .lda = s.transposed_a ? s.m : s.k,
                               .ldb = s.transposed_b ? s.k : s.n,
-                              .ldc = s.n,
+                              .ldc = s.n + gap,
                               .transposed_a = s.transposed_a,
                               .transposed_b = s.transposed_b,
                               .a = s.dtype,

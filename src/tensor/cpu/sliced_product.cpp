@@ -28,14 +28,23 @@ bool SlicedProduct::suits(const ProductSpec& s) {
 }
 
 SlicedProduct::SlicedProduct(const ProductSpec& spec, Products& products)
-    : spec_(spec), slices_(spec, &ProductSpec::n, slice_columns(spec), products) {}
+    : SlicedProduct(spec, &ProductSpec::n, slice_columns(spec), products) {}
+
+SlicedProduct::SlicedProduct(const ProductSpec& spec, std::int64_t ProductSpec::*extent, std::int64_t size, Products& products)
+    : spec_(spec), has_slices_of_rows_(extent == &ProductSpec::m), slices_(spec, extent, size, products) {}
 
 std::int64_t SlicedProduct::scratch_bytes() const { return slices_.scratch_bytes(); }
 
 void SlicedProduct::run(const void* a, const void* b, const void* bias, void* c, void* scratch) const {
-  slices_.for_each([&](std::int64_t first, std::int64_t /*cols*/, const Product& product) {
+  slices_.for_each([&](std::int64_t first, std::int64_t /*size*/, const Product& product) {
+    if (has_slices_of_rows_) {
+      product.run(element_at(a, spec_.a, spec_.transposed_a ? first : first * spec_.lda), b, bias,
+                  element_at(c, spec_.c, first * spec_.ldc), scratch);
+      return;
+    }
     const void* const its_bias = spec_.bias ? element_at(bias, *spec_.bias, first) : nullptr;
-    product.run(a, element_at(b, spec_.b, first * spec_.ldb), its_bias, element_at(c, spec_.c, first), scratch);
+    product.run(a, element_at(b, spec_.b, spec_.transposed_b ? first * spec_.ldb : first), its_bias, element_at(c, spec_.c, first),
+                scratch);
   });
 }
 

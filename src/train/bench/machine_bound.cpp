@@ -22,15 +22,18 @@ namespace {
 
 constexpr double kSecondsPerContender = 0.15;
 constexpr std::int64_t kChunks[] = {512, 256, 128};
+constexpr std::int64_t kRowGap = 16;  // between rows of C, for oneDNN's other kernel
 
 struct Sizes {
   std::int64_t a, b, c;  // bytes
 };
 
-/// C in f32, which is the larger one, whatever a library writes.
+std::int64_t bytes_of_c(const ProductShape& p, std::int64_t rows) { return rows * (p.n + kRowGap) * 4; }
+
+/// C in f32, which is the larger one, and with gaps, whatever a library writes.
 Sizes sizes_of(const ProductShape& p) {
   const std::int64_t element = dtype_bytes(p.dtype);
-  return {p.m * p.k * element, p.k * p.n * element, p.m * p.n * 4};
+  return {p.m * p.k * element, p.k * p.n * element, bytes_of_c(p, p.m)};
 }
 
 /// Sets of operands side by side; next() is the one that has rested longest.
@@ -75,7 +78,9 @@ Run in_chunks(const ProductShape& shape, std::int64_t rows, const std::function<
   const std::int64_t whole = shape.m / rows, rest = shape.m % rows, element = dtype_bytes(shape.dtype);
   const Run chunk = part(rows), last = rest > 0 ? part(rest) : Run();
   return [=](const Operands::Set& set) {
-    const auto from = [&](std::int64_t row) { return Operands::Set{set.a + row * shape.k * element, set.b, set.c + row * shape.n * 4}; };
+    const auto from = [&](std::int64_t row) {
+      return Operands::Set{set.a + row * shape.k * element, set.b, set.c + bytes_of_c(shape, row)};
+    };
     for (std::int64_t i = 0; i < whole; ++i) chunk(from(i * rows));
     if (last) last(from(whole * rows));
   };
@@ -140,23 +145,21 @@ struct FastestLibrary::Impl {
   std::map<decltype(key_of({})), double> known;  // least_seconds()
 
   [[nodiscard]] double measure(const ProductShape& shape) const {
-    struct Library {
-      std::string name;
-      std::function<Run(const ProductShape&)> make;
-    };
-    std::vector<Library> libraries;
+    std::vector<std::function<Run(const ProductShape&)>> libraries;
     if (on_every_rank(world, make_raw_product(shape) != nullptr)) {
-      libraries.push_back({"oneDNN", [](const ProductShape& p) -> Run {
-                             return [product = std::shared_ptr<RawProduct>(make_raw_product(p))](const Operands::Set& set) {
-                               product->run(set.a, set.b, set.c);
-                             };
-                           }});
+      for (const std::int64_t gap : {std::int64_t{0}, kRowGap}) {
+        libraries.emplace_back([gap](const ProductShape& p) -> Run {
+          return [product = std::shared_ptr<RawProduct>(make_raw_product(p, gap))](const Operands::Set& set) {
+            product->run(set.a, set.b, set.c);
+          };
+        });
+      }
     }
     for (const BlasLibrary& library : blas) {
       if (!common.contains(name_of(library, shape.dtype))) continue;
-      libraries.push_back({library.name(), [&library](const ProductShape& p) -> Run {
-                             return [&library, p](const Operands::Set& set) { library.run(p, set.a, set.b, set.c); };
-                           }});
+      libraries.emplace_back([&library](const ProductShape& p) -> Run {
+        return [&library, p](const Operands::Set& set) { library.run(p, set.a, set.b, set.c); };
+      });
     }
     if (libraries.empty()) {
       ProductShape in_f32 = shape;
@@ -165,13 +168,13 @@ struct FastestLibrary::Impl {
     }
     Operands operands(sizes_of(shape), operand_bytes);
     double least = std::numeric_limits<double>::infinity();
-    for (const Library& library : libraries) {
+    for (const auto& make : libraries) {
       std::vector<std::int64_t> all_rows{shape.m};
       // A weight gradient's sum over the tokens cannot be cut without adding up the parts.
       if (!shape.transposed_a)
         std::ranges::copy_if(kChunks, std::back_inserter(all_rows), [&](std::int64_t rows) { return rows < shape.m; });
       for (const std::int64_t rows : all_rows) {
-        const Run run = in_chunks(shape, rows, library.make);
+        const Run run = in_chunks(shape, rows, make);
         least = std::min(least, median_call(world, kSecondsPerContender, [&] { run(operands.next()); }));
       }
     }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <vector>
+
 #include "../../../src/tensor/cpu/sliced_product.hpp"
 #include "product_testing.hpp"
 
@@ -8,29 +11,46 @@ namespace {
 
 constexpr std::int64_t kMostColumns = 512;  // of a slice
 
+/// Products with and without all that a product can have, one of whose extents is `extent`.
+std::vector<ProductSpec> products_of(std::int64_t ProductSpec::*extent, std::int64_t size) {
+  std::vector<ProductSpec> specs;
+  for (int flags = 0; flags < 16; ++flags) {
+    ProductSpec s{.m = 17, .n = 15, .k = 9};
+    s.*extent = size;
+    s.transposed_a = (flags & 1) != 0;
+    s.transposed_b = (flags & 2) != 0;
+    s.accumulate = (flags & 4) != 0;
+    if ((flags & 8) != 0) s.bias = DType::f32;
+    s.lda = (s.transposed_a ? s.m : s.k) + 3;
+    s.ldb = (s.transposed_b ? s.k : s.n) + 2;
+    s.ldc = s.n + 5;
+    specs.push_back(s);
+  }
+  return specs;
+}
+
+// One slice, two, three; the last with fewer columns or rows.
 TEST(SlicedProduct, IsTheProductOfItsSlices) {
-  constexpr std::int64_t m = 17, k = 9;
+  constexpr std::int64_t kSlice = 64;
   Products products(true);
-  for (const std::int64_t n : {std::int64_t{1}, kMostColumns, kMostColumns + 1, 2 * kMostColumns,
-                               2 * kMostColumns + 77}) {  // one slice, two, three; the last with fewer columns
-    for (const bool transposed_a : {false, true}) {
-      for (const bool has_bias : {false, true}) {
-        for (const bool accumulate : {false, true}) {
-          ProductSpec spec{.m = m,
-                           .n = n,
-                           .k = k,
-                           .lda = (transposed_a ? m : k) + 3,
-                           .ldb = k + 2,
-                           .ldc = n + 5,
-                           .transposed_a = transposed_a,
-                           .transposed_b = true,
-                           .accumulate = accumulate};
-          if (has_bias) spec.bias = DType::f32;
-          const SlicedProduct product(spec, products);
-          expect_exact(product, spec);
-          if (HasFatalFailure()) return;
-        }
+  for (const auto extent : {&ProductSpec::n, &ProductSpec::m}) {
+    for (const std::int64_t size : {kSlice, kSlice + 1, 2 * kSlice, 2 * kSlice + 27}) {
+      for (const ProductSpec& spec : products_of(extent, size)) {
+        const SlicedProduct product(spec, extent, kSlice, products);
+        expect_exact(product, spec);
+        if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+TEST(SlicedProduct, FewColumnsAreOneSlice) {
+  Products products(true);
+  for (const std::int64_t n : {std::int64_t{1}, kMostColumns, kMostColumns + 1}) {
+    for (const ProductSpec& spec : products_of(&ProductSpec::n, n)) {
+      const SlicedProduct product(spec, products);
+      expect_exact(product, spec);
+      if (HasFatalFailure()) return;
     }
   }
 }
